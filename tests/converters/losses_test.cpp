@@ -223,11 +223,11 @@ TEST_F(ReadFile, AStateOfTorchaoIsOfItsParameterThroughEveryFormat) {
                                              global("torchao.optim.subclass_8bit.OptimState8bit"),
                                              arguments,
                                              {{"codes", tensor("n")}, {"signed", true}}})}};
-  const Json state = dict({{0, {{"step", 2}, {"exp_avg", packed}}}});
+  const Json state = dict({{0, {{"step", 2}, {"exp_avg", packed}, {"sum", tensor("m")}}}});
   const auto source =
       open({{"model", {{"a", tensor("a")}}},
             {"optimizer", {{"state", state}, {"param_groups", groups(Json::array({0}))}}}});
-  const std::vector<std::string> expected = {"a exp_avg--3--codes", "a fp32"};
+  const std::vector<std::string> expected = {"a exp_avg--3--codes", "a fp32", "a sum"};
   EXPECT_EQ(loss_labels(source->catalog()), expected);
   EXPECT_THAT(source->losses(), IsEmpty());
   expect_through_every_format(*source, expected);
@@ -326,6 +326,27 @@ TEST_F(ReadFile, AnArrayOfNumpyBelowAModelIsALostWeight) {
   EXPECT_EQ(source->losses()[0].name, "model.b");
   EXPECT_EQ(source->losses()[0].role, Role::Weight);
   EXPECT_FALSE(source->losses()[0].is_kept);
+}
+
+TEST_F(ReadFile, WhatIsNoTensorInAStateDictIsALostWeight) {
+  const Json counted = Json::array({1.5, Json::array({2, 3})});
+  const Json model = {{"h.a", tensor("a")}, {"h.m", tensor("m")},        {"h.n", tensor("n")},
+                      {"h.t", tensor("t")}, {"h.none", nullptr},         {"h.list", counted},
+                      {"h.text", "row"},    {"h._extra_state", nullptr}, {"epoch", 3}};
+  const std::vector<std::string> expected = {"h.none", "h.list"};
+  const auto names = [](const Source& source) {
+    std::vector<std::string> names;
+    for (const Loss& loss : source.losses()) {
+      if (loss.role == Role::Weight) names.push_back(loss.name);
+    }
+    return names;
+  };
+  EXPECT_EQ(names(*open(model)), expected);
+  Json training = {{"model", model}, {"epoch", 1}};
+  EXPECT_THAT(names(*open(training)), ElementsAre("model.h.none", "model.h.list"));
+  EXPECT_THAT(names(*open({{"optim.param_groups.a.lr", 0.1}, {"optim.state.a.m", tensor("m")}})),
+              IsEmpty())
+      << "an optimizer in one flat dict";
 }
 
 Json storage() { return {{"$type", "persistent"}, {"id", Json::array({"storage"})}}; }

@@ -174,6 +174,48 @@ TEST_F(CutByNames, RunsWithOtherArgumentsAreNotOneModel) {
               Fails(ErrorCode::Corrupt, {"different arguments of the run", "mp_rank_01_001"}));
 }
 
+/// The file of tensor-parallel rank 0 or 1 of a Megatron-LM run of two, which process `rank` saved.
+void save_megatron_part(const Path& folder, std::uint64_t rank) {
+  const std::string embedding = "embedding.word_embeddings.weight";
+  const Json args = {{"tensor_model_parallel_size", 2},
+                     {"num_layers", 1},
+                     {"num_attention_heads", 2},
+                     {"rank", rank},
+                     {"world_size", 4}};
+  const Json names = {{"args", args},
+                      {"checkpoint_version", 3.0},
+                      {"iteration", 3},
+                      {"model", {{embedding, tensor(embedding)}}}};
+  fs::create_directories(folder);
+  save_torch(folder / "model_optim_rng.pt", names,
+             {{embedding, {DType::Float32, {3, 4}, std::vector<float>(12)}}}, "model_optim_rng");
+}
+
+TEST_F(CutByNames, AFileOfMegatronInAnothersPlaceIsDamage) {
+  const Path run = temp_.path() / "run";
+  const auto save = [&](std::uint64_t first, std::uint64_t second) {
+    fs::remove_all(run);
+    save_megatron_part(run / "mp_rank_00", first);
+    save_megatron_part(run / "mp_rank_01", second);
+  };
+  save(0, 1);
+  EXPECT_EQ(open(run)->catalog().tensors[0].shape, (Shape{6, 4}));
+  save(1, 0);
+  EXPECT_THAT(error_of([&] { open(run); }),
+              Fails(ErrorCode::Corrupt, {"mp_rank_00", "rank 1 saved it", "another's place"}));
+  save(0, 0);
+  EXPECT_THAT(error_of([&] { open(run); }), Fails(ErrorCode::Corrupt, {"mp_rank_01"}));
+}
+
+TEST_F(CutByNames, ALayerThatTheModelDoesNotHaveIsDamage) {
+  const Path model = copied(kMeta / "llama2");
+  Json params = Json::parse(test::read_file(model / "params.json"));
+  params["n_layers"] = 1;
+  test::write_file(model / "params.json", params.dump());
+  EXPECT_THAT(error_of([&] { open(model); }),
+              Fails(ErrorCode::Corrupt, {"n_layers is 1", "layers.1."}));
+}
+
 /// A rank's part of a Llama of one layer, whose tensors have the shapes that `rows` says.
 void save_llama_part(const Path& file, std::uint64_t rows, bool has_norm = true) {
   const DType f32 = DType::Float32;

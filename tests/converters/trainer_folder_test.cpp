@@ -242,7 +242,7 @@ TEST_F(TrainerFolder, OfAnUnknownModelKeepsTheNumbersOfItsStates) {
   const auto source = open_source(posix_storage(), folder);
   EXPECT_EQ(source->catalog().groups[1]["params"], Json({"state.9", "state.10", "state.11"}));
   EXPECT_THAT(source->remarks(),
-              ElementsAre(HasSubstr("12 states have numbers, and nothing tells")));
+              ElementsAre(HasSubstr("12 parameters have numbers, and nothing tells")));
   // Without its layout, as from another format.
   const auto again = copy_of(*source, temp_.path() / "again", {});
   EXPECT_EQ(again->catalog().groups, source->catalog().groups);

@@ -70,7 +70,7 @@ class JoinedSource final : public Source {
   Losses own_losses() const override { return joined_.losses; }
   std::vector<std::string> notes() const override { return joined_.notes; }
   Json cut_rules() const override { return joined_.cut_rules; }
-  std::vector<std::string> remarks() const override { return joined_.remarks; }
+  std::vector<std::string> own_remarks() const override { return joined_.remarks; }
 
   std::vector<StoredRange> stored_ranges(std::size_t tensor) const override {
     const auto& boxes = joined_.tensors.at(tensor).boxes;

@@ -482,14 +482,6 @@ class Describer {
     }
   }
 
-  static bool is_module(Value value) {
-    for (const std::string_view part : kModuleParts) {
-      const auto members = value.field(part);
-      if (!members || !members->is_dict()) return false;
-    }
-    return true;
-  }
-
   /// Takes down what an object of a known kind is for a model. Returns false for others.
   bool note_kind(Value value, const std::string& call, const std::string& path) {
     if (call == "torch.nn.parameter.UninitializedParameter" ||
@@ -533,6 +525,14 @@ class Describer {
 };
 
 }  // namespace
+
+bool is_module(Value value) {
+  for (const std::string_view part : kModuleParts) {
+    const auto members = value.field(part);
+    if (!members || !members->is_dict()) return false;
+  }
+  return true;
+}
 
 std::string path_part(Value key) {
   switch (key.kind()) {

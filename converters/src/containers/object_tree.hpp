@@ -67,6 +67,9 @@ ObjectTree describe(Value root, std::uint64_t pickle_bytes);
 /// Returns one value as JSON; a tensor inside becomes {"$tensor": name} with a name below `path`.
 Json to_json(Value value, const std::string& path = {});
 
+/// Returns whether it is a pickled torch.nn.Module.
+bool is_module(Value value);
+
 /// Returns a dict key as a part of a path: a string unchanged but for lone surrogates, which are
 /// escaped, and any other key as Python's repr.
 std::string path_part(Value key);

@@ -501,6 +501,57 @@ void find_unread_data(const Json& value, const std::string& path, Losses& losses
   }
 }
 
+namespace {
+
+/// Calls `take` with each key and value of a dict whose keys are texts; with nothing of others.
+template <class Take>
+void each_named(const Json& dict, const Take& take) {
+  if (!dict.is_object() || dict.contains("$tensor")) return;
+  if (!dict.contains("$type")) {
+    for (const auto& [key, value] : dict.items()) take(key, value);
+  } else if (dict.contains("pairs") && dict["pairs"].is_array()) {
+    for (const Json& pair : dict["pairs"]) {
+      if (pair[0].is_string()) take(pair[0].get_ref<const std::string&>(), pair[1]);
+    }
+  }
+}
+
+/// Whether it is what a tensor may have been replaced by: other members of a state dict, such as an
+/// extra state, are texts, bytes or objects.
+bool is_emptied(const Json& value) {
+  return value.is_null() || value.is_number() ||
+         (value.is_array() && !value.empty() && std::ranges::all_of(value, is_emptied));
+}
+
+/// Whether most of the members are tensors with the names of modules. An optimizer whose states
+/// and settings lie in one flat dict has numbers.
+bool is_state_dict(const Json& dict) {
+  std::size_t members = 0, tensors = 0;
+  bool has_settings = false;
+  each_named(dict, [&](const std::string& key, const Json& value) {
+    ++members;
+    has_settings |= key.find("param_groups") != std::string::npos;
+    const bool is_tensor = value.is_object() && value.contains("$tensor");
+    if (is_tensor && key.find('.') != std::string::npos) ++tensors;
+  });
+  return !has_settings && 2 * tensors > members;
+}
+
+}  // namespace
+
+void find_emptied_weights(const Json& value, const std::string& path, Losses& losses) {
+  const bool is_model = is_state_dict(value);
+  each_named(value, [&](const std::string& key, const Json& child) {
+    if (!is_model) return find_emptied_weights(child, child_path(path, key), losses);
+    if (key.find('.') == std::string::npos || key.ends_with("._extra_state") || !is_emptied(child))
+      return;
+    losses.push_back({.role = Role::Weight,
+                      .name = child_path(path, key),
+                      .why = child.is_null() ? "nothing (None) in the place of a tensor"
+                                             : "a number in the place of a tensor"});
+  });
+}
+
 const Json* member(const Json& dict, std::string_view name) {
   if (!dict.is_object()) return nullptr;
   if (!dict.contains("$type")) return dict.contains(name) ? &dict[std::string(name)] : nullptr;

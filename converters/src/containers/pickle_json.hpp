@@ -45,6 +45,10 @@ bool is_unread_data(const Json& value);
 /// may take it for a weight, and here it is a value (arrays of numpy), or lost (storages).
 void find_unread_data(const Json& value, const std::string& path, Losses& losses);
 
+/// Appends a loss of a weight for each member of a state dict in `value` that is nothing, a number
+/// or a list of numbers, where the others are tensors.
+void find_emptied_weights(const Json& value, const std::string& path, Losses& losses);
+
 /// Returns the member of a dict with texts as keys; nullptr without it and for other values.
 const Json* member(const Json& dict, std::string_view name);
 

@@ -79,7 +79,7 @@ class PiecedSource final : public Source {
   Json layout() const override { return parts_.layout ? parts_.layout(parts_.catalog) : Json(); }
   Losses own_losses() const override { return parts_.losses; }
   std::vector<std::string> notes() const override { return parts_.notes; }
-  std::vector<std::string> remarks() const override { return parts_.remarks; }
+  std::vector<std::string> own_remarks() const override { return parts_.remarks; }
 
   std::vector<StoredRange> stored_ranges(std::size_t tensor) const override {
     const auto& pieces = parts_.pieces[masters_.at(tensor)];

@@ -246,6 +246,13 @@ void ZipReader::read_directory(std::uint64_t offset, std::uint64_t size, std::ui
 
 void ZipReader::take_off_root(std::string& name, std::uint64_t at) {
   const std::size_t slash = name.find('/');
+  if (slash == std::string::npos && entries_.empty() && root_.empty()) {
+    raise(ErrorCode::Unsupported,
+          fmt::format("{}: a zip archive of another program than torch.save: its first entry, {}, "
+                      "is in no folder",
+                      window_.name(), unishard::quote(name)),
+          "take it apart (unzip), and name the file of a model in it");
+  }
   if (slash == std::string::npos)
     damaged(window_, at, fmt::format("entry {} is in no folder", unishard::quote(name)));
   if (entries_.empty() && root_.empty()) root_ = name.substr(0, slash);

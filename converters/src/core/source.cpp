@@ -86,6 +86,16 @@ void Source::add_losses(const Losses& beside) {
   std::ranges::copy(beside, std::back_inserter(beside_));
 }
 
+std::vector<std::string> Source::remarks() const {
+  std::vector<std::string> all = own_remarks();
+  std::ranges::copy(added_remarks_, std::back_inserter(all));
+  return all;
+}
+
+void Source::add_remarks(std::vector<std::string> lines) {
+  std::ranges::move(lines, std::back_inserter(added_remarks_));
+}
+
 std::vector<std::string> Source::notes_and_remarks() const {
   std::vector<std::string> out = lines_of(losses());
   for (std::string& note : notes()) out.push_back(std::move(note));

@@ -51,8 +51,10 @@ Losses unread_training_files(Storage& storage, const Path& folder) {
   });
   const bool is_first_missing = further != losses.end() && is_missing("optimizer.bin");
   if (is_first_missing)
-    losses.push_back({Role::Optimizer, "optimizer.bin",
-                      fmt::format("it is missing, and {} is there", further->name)});
+    losses.push_back({.role = Role::Optimizer,
+                      .name = "optimizer.bin",
+                      .why = fmt::format("missing, and {} is there", further->name),
+                      .is_broken = true});
   return losses;
 }
 

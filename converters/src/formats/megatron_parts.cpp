@@ -36,6 +36,12 @@ struct MegatronRun {
   bool operator==(const MegatronRun&) const = default;
 };
 
+/// What the arguments in one file say of the process that saved it.
+struct MegatronProcess {
+  std::optional<std::uint64_t> rank = {}, world_size = {};
+  bool has_stages_inside = false;  ///< use_tp_pp_dp_mapping: data-parallel ranks are outermost
+};
+
 struct MegatronTensor {
   std::string_view name;  ///< in a layer, or the whole name
   NamedCut cut = NamedCut::Whole;
@@ -97,18 +103,20 @@ class MegatronParts {
   /// Returns false where there are no ranks' files, or where they say nothing of the run.
   bool find() {
     if (!find_ranks()) return false;
-    const auto run = read_run(files_.begin()->second);
-    if (run) run_ = *run;
-    return run.has_value();
+    const auto file = read_arguments(files_.begin()->second);
+    if (file) run_ = file->first;
+    return file.has_value();
   }
 
   std::unique_ptr<Source> open() {
     if (!find()) return nullptr;
     require_grid();
     for (const auto& [rank, path] : files_) {
-      if (read_run(path) != run_)
+      const auto file = read_arguments(path);
+      if (!file || file->first != run_)
         refuse(fmt::format("{} and {} have different arguments of the run: they are of two runs",
                            files_.begin()->second.string(), path.string()));
+      require_place(rank, file->second, path);
     }
     std::vector<std::unique_ptr<Source>> stages;
     for (std::uint64_t stage = 0; stage < run_.stages; ++stage) stages.push_back(open_stage(stage));
@@ -143,7 +151,7 @@ class MegatronParts {
   }
 
   /// Returns nullopt for files without arguments.
-  std::optional<MegatronRun> read_run(const Path& path) const {
+  std::optional<std::pair<MegatronRun, MegatronProcess>> read_arguments(const Path& path) const {
     const torch::TorchFile file(torch::whole_file(storage_, path));
     const auto args = file.root().is_dict() ? file.root().find("args") : std::nullopt;
     if (!args || (!args->is(torch::NodeKind::Object) && !args->is_dict())) return std::nullopt;
@@ -163,7 +171,24 @@ class MegatronParts {
     run.is_tied = !is_set("untie_embeddings_and_output_weights");
     run.vocabulary = number("vocab_size");
     require_readable(run, file.root(), number);
-    return run;
+    return std::pair(run, MegatronProcess{.rank = number("rank"),
+                                          .world_size = number("world_size"),
+                                          .has_stages_inside = is_set("use_tp_pp_dp_mapping")});
+  }
+
+  /// Tensor-parallel ranks are next to each other, and stages as far from each other as possible.
+  void require_place(const Rank& place, const MegatronProcess& saved, const Path& path) const {
+    if (!saved.rank) return;
+    const auto [stage, tensor_rank] = place;
+    const std::uint64_t ranks_of_stage = saved.world_size.value_or(0) / run_.stages;
+    const bool knows_stage = ranks_of_stage > 0 && !saved.has_stages_inside;
+    if (*saved.rank % run_.tensor_ranks == tensor_rank &&
+        (!knows_stage || *saved.rank / ranks_of_stage == stage))
+      return;
+    refuse(
+        fmt::format("{} says that rank {} saved it, whose file that is not: it is in another's "
+                    "place",
+                    path.string(), *saved.rank));
   }
 
   template <class Number>

@@ -63,6 +63,14 @@ class MetaRules {
           "say it with --merge-rules");
   }
 
+  /// Throws: Corrupt for a tensor of a layer that the model does not have.
+  void require_layer(const std::string& fqn) const {
+    const auto layer = parse_layer_name(fqn);
+    const auto layers = find_number("n_layers");
+    if (layer && layers && layer->layer >= *layers)
+      refuse(fmt::format("n_layers is {}, and the files have {}", *layers, quote(fqn)));
+  }
+
  private:
   /// Llama 3 cuts the vocabulary, the others cut what each token has.
   NamedCut cut_of_embedding(const TensorInfo& tensor) const {
@@ -128,7 +136,10 @@ Json meta_rules(const Catalog& first, const Json& params, std::size_t parts,
                 const std::string& where) {
   const MetaRules rules(params, parts, where);
   std::map<std::string, NamedCut> cuts;
-  for (const TensorInfo& tensor : first.tensors) cuts.emplace(tensor.fqn, rules.cut_of(tensor));
+  for (const TensorInfo& tensor : first.tensors) {
+    rules.require_layer(tensor.fqn);
+    cuts.emplace(tensor.fqn, rules.cut_of(tensor));
+  }
   return cut_patterns(cuts);
 }
 

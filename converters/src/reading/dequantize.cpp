@@ -45,7 +45,7 @@ class DequantizedSource final : public ForwardingSource {
   bool is_in_order(std::size_t tensor) const override {
     return source().is_in_order(contents_.tensors[tensor].tensor);
   }
-  std::vector<std::string> remarks() const override {
+  std::vector<std::string> own_remarks() const override {
     std::vector<std::string> lines = source().remarks();
     lines.push_back(contents_.remark);
     return lines;

@@ -43,7 +43,6 @@ class HubNamedSource final : public ForwardingSource {
   bool is_in_order(std::size_t tensor) const override {
     return source().is_in_order(contents_.parts[tensor].tensor);
   }
-  std::vector<std::string> remarks() const override { return source().remarks(); }
   std::vector<StoredRange> stored_ranges(std::size_t tensor) const override {
     const auto& [of, range] = contents_.parts[tensor];
     std::vector<StoredRange> found;

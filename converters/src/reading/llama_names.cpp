@@ -49,7 +49,6 @@ class OrderedSource final : public ForwardingSource {
     const OrderedTensor& from = contents_.tensors[tensor];
     return from.head_rows == 0 && source().is_in_order(from.tensor);
   }
-  std::vector<std::string> remarks() const override { return source().remarks(); }
   std::vector<StoredRange> stored_ranges(std::size_t tensor) const override {
     const OrderedTensor& from = contents_.tensors[tensor];
     return from.head_rows == 0 ? source().stored_ranges(from.tensor) : std::vector<StoredRange>();

@@ -97,7 +97,9 @@ class Source {
   virtual std::vector<std::string> notes() const { return {}; }
   /// Returns one line for each choice that the files leave to the reader, for example how optimizer
   /// states with numbers were named. Nothing is lost by them.
-  virtual std::vector<std::string> remarks() const { return {}; }
+  std::vector<std::string> remarks() const;
+  /// Adds doubts about what the catalog says to remarks().
+  void add_remarks(std::vector<std::string> lines);
   /// Returns the lines of losses(), then notes() and remarks().
   std::vector<std::string> notes_and_remarks() const;
   /// Returns which rank's file holds which elements of a tensor, ascending; what several files hold
@@ -126,6 +128,8 @@ class Source {
  private:
   /// Does the work of losses(), for the checkpoint's own files.
   virtual Losses own_losses() const { return {}; }
+  /// Does the work of remarks(), for what the reader has decided.
+  virtual std::vector<std::string> own_remarks() const { return {}; }
   /// Does the work of verify_reads(), except for looking whether files have changed.
   virtual InputCheck compare_checksums(const TransferOptions&, const ReadPeers&) const {
     return {};
@@ -139,6 +143,7 @@ class Source {
 
   Path path_;
   Losses beside_;
+  std::vector<std::string> added_remarks_;
   std::optional<std::string> part_of_;
   std::shared_ptr<const WatchedStorage> storage_;  // null where nothing is watched
 };

@@ -222,7 +222,7 @@ class Attributor {
         optimizers_.size() == 1 ? "the optimizer" : key.substr(0, key.size() - 1);
     if (!is_named) {
       remarks.push_back(
-          fmt::format("{}'s {} states have numbers, and nothing tells for certain of which "
+          fmt::format("{}'s {} parameters have numbers, and nothing tells for certain of which "
                       "parameters they are: called state.0, state.1, ...; {}",
                       whose, count,
                       state_.number_names.fit
@@ -232,15 +232,16 @@ class Attributor {
     } else if (!is_listed) {
       remarks.push_back(
           state_.assumes_model_order
-              ? fmt::format("{}'s {} states have numbers: named in the order of the model, as "
+              ? fmt::format("{}'s {} parameters have numbers: named in the order of the model, as "
                             "--assume-model-order says",
                             whose, count)
           : state_.number_names.fit
-              ? fmt::format("{}'s {} states have numbers: named {}", whose, count,
+              ? fmt::format("{}'s {} parameters have numbers: named {}", whose, count,
                             state_.number_names.decided)
-              : fmt::format("{}'s {} states have numbers: named by their shapes, each of which one "
-                            "parameter has",
-                            whose, count));
+              : fmt::format(
+                    "{}'s {} parameters have numbers: named by their shapes, each of which one "
+                    "parameter has",
+                    whose, count));
     }
   }
 

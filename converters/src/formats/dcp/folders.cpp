@@ -163,6 +163,10 @@ void read_accelerate(Storage& storage, const Path& path, StateDictBuilder& build
   std::vector<Path> read;
   for (const std::string_view start : {kModelFolder, kOptimizerFolder}) {
     const auto folder = numbered_folder(storage, path, start);
+    if (!folder && start == kOptimizerFolder &&
+        storage.kind(path / "scheduler.bin") == EntryKind::File)
+      builder.out.losses.push_back({Role::SideFile, fmt::format("{}0", kOptimizerFolder),
+                                    "no folder of it is beside the schedule's file"});
     if (!folder) continue;
     read_folder(storage, *folder, builder);
     read.push_back(*folder);
@@ -293,7 +297,7 @@ void read_sharded_safetensors(Storage& storage, const Path& path, StateDictBuild
       builder.add_piece(key, {{key, false}}, shape, std::move(piece.box), std::move(piece.view));
     shapes.emplace(key, std::move(shape));
   }
-  if (folder != path) {
+  if (folder != path && !files_ending(storage, path, ".safetensors").empty()) {
     require_whole_tensors(storage, path, folder, shapes);
     builder.out.notes.push_back(
         "read from sharded/; the files beside it were put together from it");

@@ -91,8 +91,10 @@ bool is_whole(const std::string& start, const RankFileGroup& group, std::uint64_
               Losses& losses) {
   const auto rank = missing_rank(group, ranks);
   if (rank)
-    losses.push_back({role, fmt::format("{}*", start),
-                      fmt::format("the file of rank {} of {} is missing", *rank, ranks)});
+    losses.push_back({.role = role,
+                      .name = fmt::format("{}*", start),
+                      .why = fmt::format("missing the file of rank {} of {}", *rank, ranks),
+                      .is_broken = true});
   return !rank;
 }
 

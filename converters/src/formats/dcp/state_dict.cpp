@@ -414,7 +414,7 @@ void StateDictBuilder::add_described(std::string key, const KeyPath& path, torch
                                      bool is_tensor) {
   if (!objects_.insert(key).second) {
     // When several ranks saved the same object, the first counts.
-    if (!numbers_repeated_keys) return;
+    if (!numbers_repeated_keys) return compare_with_first(key, tree.content);
     const std::string repeated = key;
     for (int number = 2; !objects_.insert(key).second; ++number)
       key = fmt::format("{}#{}", repeated, number);
@@ -438,6 +438,17 @@ void StateDictBuilder::add_described(std::string key, const KeyPath& path, torch
     out.notes.push_back(fmt::format("renamed: {}.{}", key, line));
   auto& objects = is_tensor || holds_only_tensors(tree.content) ? out.tensor_objects : out.objects;
   objects.push_back({key, path, std::move(tree.content)});
+}
+
+void StateDictBuilder::compare_with_first(const std::string& key, const Json& content) {
+  if (!key.starts_with("optim")) return;  // random states and others are each rank's own
+  const auto first = std::ranges::find(out.objects, key, &ObjectEntry::key);
+  if (first == out.objects.end() || first->value == content) return;
+  if (!differing_.insert(key).second) return;
+  out.notes.push_back(
+      fmt::format("the files of the ranks have different values in {}, such as settings of the "
+                  "optimizer's groups or steps: those of the first file count",
+                  unishard::quote(key)));
 }
 
 bool StateDictBuilder::is_second_key(const std::string& key, const KeyPath& path,

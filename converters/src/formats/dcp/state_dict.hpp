@@ -188,11 +188,14 @@ class StateDictBuilder {
   void set_place(const std::string& key, KeyPath place);
   void add_described(std::string key, const KeyPath& path, torch::ObjectTree tree, bool is_tensor);
   void add_stored_object(const std::string& key, KeyPath path, std::uint32_t item);
+  /// Says that a rank's optimizer differs from that of the first rank, which counts.
+  void compare_with_first(const std::string& key, const Json& content);
 
   Storage& storage_;
   std::shared_ptr<FilePool> pool_;
   std::unordered_map<std::string, std::size_t> tensors_;  // by key
   std::unordered_set<std::string> objects_;               // keys
+  std::unordered_set<std::string> differing_;             // see compare_with_first()
   std::unordered_set<std::string> used_keys_;             // where repeated ones are numbered
   std::unordered_map<std::string, std::size_t> order_;    // position of keys, if known
   std::unordered_set<std::string> second_keys_;           // those in `out`

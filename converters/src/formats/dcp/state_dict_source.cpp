@@ -32,7 +32,7 @@ class StateDictSource final : public Source {
   const Catalog& catalog() const override { return arrangement_.catalog; }
   Losses own_losses() const override { return arrangement_.losses; }
   std::vector<std::string> notes() const override { return arrangement_.notes; }
-  std::vector<std::string> remarks() const override { return arrangement_.remarks; }
+  std::vector<std::string> own_remarks() const override { return arrangement_.remarks; }
   Json layout() const override {
     return state_.layout ? state_.layout(state_, arrangement_) : Json();
   }

@@ -262,6 +262,16 @@ void sort_for_muon(SinkGroup& group, const SinkModel& model) {
                            [&](std::size_t index) { return model.parameters[index].shape; });
 }
 
+/// Prodigy, schedule-free and others have states of their own as well, and other settings.
+bool is_adam(const SinkGroup& group) {
+  constexpr std::array<std::string_view, 3> kStates = {state::kExpAvg, state::kExpAvgSq,
+                                                       "max_exp_avg_sq"};
+  return has_state(group, state::kExpAvg) && has_state(group, state::kExpAvgSq) &&
+         std::ranges::all_of(group.states, [&](const std::string& name) {
+           return std::ranges::count(kStates, name) > 0;
+         });
+}
+
 /// torch's optimizers index their groups without defaults: what a group lacks (one of UniShard's
 /// trainer, one of an older torch) it gets here.
 void complete(SinkGroup& group, const Json& config) {
@@ -272,7 +282,7 @@ void complete(SinkGroup& group, const Json& config) {
   const bool is_sgd = group.states == std::vector<std::string>{"momentum_buffer"} ||
                       (group.states.empty() && group.settings.contains("momentum"));
   const bool is_fresh = group.states.empty() && !is_sgd;
-  if (has_state(group, state::kExpAvgSq) || is_fresh) {
+  if (is_adam(group) || is_fresh) {
     defaults = adamw_defaults();
     defaults["amsgrad"] = has_state(group, "max_exp_avg_sq");
     defaults["decoupled_weight_decay"] = decays_decoupled(group.settings, config);

@@ -65,7 +65,7 @@ class SafetensorsSource final : public Source {
   }
   Losses own_losses() const override { return losses_; }
   std::vector<std::string> notes() const override { return notes_; }
-  std::vector<std::string> remarks() const override { return remarks_; }
+  std::vector<std::string> own_remarks() const override { return remarks_; }
   InputCheck compare_checksums(const TransferOptions&, const ReadPeers&) const override {
     return counts_.result();
   }

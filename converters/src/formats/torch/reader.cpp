@@ -66,6 +66,7 @@ class Collector {
     const bool is_flat = is_state_dict(tree.content);
     if (is_flat && wanted == nullptr && has_parameters(tree.content)) record_file(tree);
     if (is_flat && wanted == nullptr) keep_layout(tree);
+    torch::find_emptied_weights(tree.content, {}, parts.losses);
     if (!is_flat) parts.catalog.client_state["object"] = std::move(tree.content);
     torch::note_trailing_bytes(file, parts.notes);
     for (const std::string& line : tree.opaque)

@@ -1,6 +1,7 @@
 #include "formats/torch/training_file.hpp"
 
 #include "containers/object_tree.hpp"
+#include "containers/pickle_json.hpp"
 #include "core/file_records.hpp"
 #include "formats/dcp/key_layout.hpp"
 #include "formats/torch/file_arrangement.hpp"
@@ -91,6 +92,7 @@ class OptimizerSearch {
 };
 
 bool is_model(Value value) {
+  if (value.is(NodeKind::Object) && is_module(value)) return true;
   if (!value.is_dict() || value.pair_count() == 0 || !has_string_keys(value)) return false;
   for (std::size_t i = 0; i < value.pair_count(); ++i) {
     if (TorchFile::is_tensor(value.value(i))) return true;
@@ -184,6 +186,7 @@ dcp::StateDict read_training_file(Storage& storage, const TorchFile& file) {
     parts.add(key, {{key, false}}, root.value(i), kDepth);
   }
   note_trailing_bytes(file, builder.out.notes);
+  find_emptied_weights(*object, {}, builder.out.losses);
   const auto layout = [object](const dcp::StateDict& state, const dcp::Arrangement& arrangement) {
     Json described = dcp::describe_keys(state, arrangement);
     described["object"] = *object;  // with {"$tensor": key} for each tensor

@@ -61,9 +61,4 @@ std::optional<Program> find_program(Storage& storage, const Path& folder) {
   return std::nullopt;
 }
 
-bool is_of_model(const TensorInfo& tensor) {
-  return tensor.state == state::kFp32 || tensor.state == state::kWeights ||
-         tensor.state == state::kBuffer;
-}
-
 }  // namespace unishard::converters::trainer

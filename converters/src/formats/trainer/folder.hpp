@@ -37,7 +37,4 @@ std::vector<std::string> torch_model_files(Storage& storage, const Path& folder,
 /// Returns whether there are any, without reading an index.
 bool has_torch_model(Storage& storage, const Path& folder);
 
-/// Returns whether a tensor of a catalog is one of the model's, and no state.
-bool is_of_model(const TensorInfo& tensor);
-
 }  // namespace unishard::converters::trainer

@@ -86,8 +86,10 @@ Losses missing_further_files(Storage& storage, const Path& folder) {
     std::uint64_t next = 1;
     for (const std::uint64_t number : numbers) {
       if (number > next) {
-        losses.push_back({role, fmt::format("{}{}{}", start, next, end),
-                          fmt::format("it is missing, and {}{} is there", start, number)});
+        losses.push_back({.role = role,
+                          .name = fmt::format("{}{}{}", start, next, end),
+                          .why = fmt::format("missing, and {}{} is there", start, number),
+                          .is_broken = true});
         return;
       }
       next = number + 1;
@@ -95,6 +97,12 @@ Losses missing_further_files(Storage& storage, const Path& folder) {
   };
   lose_gap(found[0], Role::OtherModel, kModelKey, ".safetensors");
   lose_gap(found[1], Role::Optimizer, kOptimizerKey, ".bin");
+  const std::uint64_t last_model = found[0].empty() ? 0 : *found[0].rbegin();
+  if (!found[1].empty() && *found[1].rbegin() > last_model)
+    losses.push_back({Role::OtherModel, fmt::format("{}{}.safetensors", kModelKey, last_model + 1),
+                      fmt::format("not there, and {}{}.bin is: it is missing, unless one model has "
+                                  "several optimizers",
+                                  kOptimizerKey, *found[1].rbegin())});
   for (const Entry& entry : storage.list(folder)) {
     const auto number = further_key({"scheduler_", ".bin", ""}, entry.name);
     if (number && std::stoull(*number) > 0 && !found[1].contains(std::stoull(*number)))

@@ -1,7 +1,5 @@
 #include "formats/trainer/parameter_names.hpp"
 
-#include "unishard/converters/extra_state.hpp"
-
 #include "formats/dcp/keys.hpp"
 #include "formats/trainer/known_models.hpp"
 
@@ -11,8 +9,6 @@
 #include <algorithm>
 #include <array>
 #include <cctype>
-#include <iterator>
-#include <set>
 #include <string_view>
 #include <utility>
 
@@ -96,36 +92,6 @@ std::optional<std::vector<NamedShape>> in_order(const ModelOrder& order,
 }
 
 }  // namespace
-
-std::optional<std::string> doubt_about_states(const Catalog& catalog, const Losses& losses) {
-  constexpr std::string_view kNumbered = "state.";
-  constexpr std::array<std::string_view, 3> kOfParametersSize = {"exp_avg", "momentum_buffer",
-                                                                 "square_avg"};
-  const auto is_numbered = [&](const TensorInfo& tensor) {
-    return tensor.fqn.starts_with(kNumbered) && dcp::is_number(tensor.fqn.substr(kNumbered.size()));
-  };
-  // GaLore keeps an object beside moments of low rank.
-  const bool has_objects = std::ranges::count(losses, Role::State, &Loss::role) > 0 ||
-                           std::ranges::any_of(catalog.tensors, [](const TensorInfo& tensor) {
-                             return tensor.state.find("--") != std::string::npos;
-                           });
-  if (has_objects) return std::nullopt;
-  std::set<Shape> model;
-  for (const TensorInfo& tensor : catalog.tensors) {
-    if (!is_numbered(tensor) && tensor.state != kExtraState) model.insert(tensor.shape);
-  }
-  std::vector<const TensorInfo*> foreign;
-  for (const TensorInfo& tensor : catalog.tensors) {
-    if (is_numbered(tensor) && std::ranges::count(kOfParametersSize, tensor.state) > 0 &&
-        !model.contains(tensor.shape))
-      foreign.push_back(&tensor);
-  }
-  if (foreign.empty()) return std::nullopt;
-  return fmt::format(
-      "{} states of the optimizer, first {} of size ({}), have the size of no parameter of the "
-      "model: the optimizer's file or the model's may be another's",
-      foreign.size(), foreign.front()->label(), fmt::join(foreign.front()->shape, ", "));
-}
 
 Names name_parameters(const OrderSource& source, const NumberedParameters& parameters,
                       const std::vector<NamedShape>& model) {

@@ -31,9 +31,4 @@ std::optional<std::vector<std::string>> name_parameters(const OrderSource& sourc
                                                         const dcp::NumberedParameters& parameters,
                                                         const std::vector<dcp::NamedShape>& model);
 
-/// Returns a sentence about states with numbers that have the size of a parameter in their
-/// optimizer, and of none in the model: one of the two files may be another's. nullopt where there
-/// are no such states, and where the optimizer has objects among its states. `losses` are its.
-std::optional<std::string> doubt_about_states(const Catalog& catalog, const Losses& losses);
-
 }  // namespace unishard::converters::trainer

@@ -1,12 +1,14 @@
 #include "formats/trainer/reader.hpp"
 
 #include "unishard/converters/adapter_names.hpp"
+#include "unishard/converters/optimizer_scalars.hpp"
 #include "unishard/format/error.hpp"
 
 #include "containers/equal_elements.hpp"
 #include "containers/inline_tensors.hpp"
 #include "containers/object_tree.hpp"
 #include "core/embedded_catalog.hpp"
+#include "core/model_tensors.hpp"
 #include "core/wrapped_names.hpp"
 #include "formats/dcp/key_layout.hpp"
 #include "formats/dcp/keys.hpp"
@@ -305,6 +307,21 @@ void record_compiled(const dcp::StateDict& state, std::string_view library,
   if (!modules.empty()) modules.record(library, arranged.catalog.producer);
 }
 
+/// Says where the steps that trainer_state.json counts are not those of the optimizer.
+void doubt_steps(std::int64_t progress, dcp::Arrangement& arranged) {
+  const OptimizerScalars scalars(arranged.catalog);
+  std::optional<double> most;
+  for (const std::string& fqn : scalars.fqns()) {
+    const Json step = scalars.step(fqn);
+    if (step.is_number()) most = std::max(most.value_or(0), step.get<double>());
+  }
+  if (!most || *most == static_cast<double>(progress)) return;
+  arranged.remarks.push_back(
+      fmt::format("trainer_state.json counts {} steps, and the optimizer {}: some steps were "
+                  "skipped, or the two files are of two saves",
+                  progress, *most));
+}
+
 class Reader {
  public:
   Reader(Storage& storage, Path folder, Program program, const OpenOptions& options)
@@ -361,8 +378,7 @@ class Reader {
       record_compiled(state, library, arranged);
       if (splits_experts) arranged.remarks.emplace_back(kSplitExperts);
       if (progress) arranged.catalog.data_position["global_steps"] = *progress;
-      if (auto doubt = doubt_about_states(arranged.catalog, arranged.losses))
-        arranged.notes.push_back(std::move(*doubt));
+      if (progress) doubt_steps(*progress, arranged);
       if (!state.values.empty())
         arranged.remarks.push_back(
             fmt::format("{}: kept as values, which only accelerate gets back as files: the "
@@ -487,11 +503,20 @@ class Reader {
 
   void read_schedule() {
     const Path path = folder_ / names_.scheduler;
-    if (storage_.kind(path) != EntryKind::File) return;
+    if (storage_.kind(path) != EntryKind::File) return note_missing_schedule();
     const std::optional<TorchFile> file = open_state(names_.scheduler, Role::Setting);
     if (!file || !is_in_place(path, *file, Role::Setting)) return;
     builder_.out.scheduler =
         torch::with_inline_tensors(*file, std::string(names_.scheduler), builder_.out.losses);
+  }
+
+  /// A Trainer saves a schedule with every optimizer; a script with accelerate may have none.
+  void note_missing_schedule() {
+    const bool is_saved = names_.format == file_names(Program::Trainer).format &&
+                          storage_.kind(folder_ / names_.optimizer) == EntryKind::File;
+    if (is_saved)
+      builder_.out.notes.push_back(fmt::format("{} is not there, which a Trainer saves beside {}",
+                                               names_.scheduler, names_.optimizer));
   }
 
   Storage& storage_;

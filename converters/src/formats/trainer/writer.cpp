@@ -17,6 +17,7 @@
 #include "core/adamw_defaults.hpp"
 #include "core/embedded_catalog.hpp"
 #include "core/file_split.hpp"
+#include "core/model_tensors.hpp"
 #include "core/nested_states.hpp"
 #include "core/partial_output.hpp"
 #include "core/wrapped_names.hpp"

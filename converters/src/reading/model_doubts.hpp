@@ -1,0 +1,20 @@
+#pragma once
+// What the small files of a model's folder say against its tensors: signs that a file is missing,
+// or is of another save. None of it is certain, so each is a remark.
+// Thread safety: pure functions.
+#include "unishard/format/catalog.hpp"
+#include "unishard/format/storage.hpp"
+
+#include <string>
+#include <vector>
+
+namespace unishard::converters {
+
+/// Returns a line for each doubt about the model in `folder`: config.json has more layers than the
+/// tensors; an index gives another total size; one of the two matrices of a low-rank adapter is
+/// missing. `catalog` is that of the whole folder. Files that
+/// cannot be read tell nothing.
+std::vector<std::string> doubts_about_model(Storage& storage, const Path& folder,
+                                            const Catalog& catalog);
+
+}  // namespace unishard::converters

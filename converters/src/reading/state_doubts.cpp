@@ -1,0 +1,220 @@
+#include "reading/state_doubts.hpp"
+
+#include "unishard/converters/extra_state.hpp"
+#include "unishard/converters/optimizer_scalars.hpp"
+#include "unishard/format/text.hpp"
+
+#include "core/model_tensors.hpp"
+#include "core/nested_states.hpp"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
+#include <algorithm>
+#include <array>
+#include <map>
+#include <set>
+#include <string_view>
+#include <tuple>
+#include <unordered_set>
+
+namespace unishard::converters {
+namespace {
+
+/// Moments that have the shape of their parameter in every optimizer that keeps whole moments.
+constexpr std::array<std::string_view, 6> kMoments = {
+    "exp_avg", "exp_avg_sq", "max_exp_avg_sq", "momentum_buffer", "state1", "state2"};
+
+struct Parameter {
+  const TensorInfo* weight = nullptr;  ///< master or weight; null where there is neither
+  std::map<std::string_view, const TensorInfo*> states;
+  std::int32_t group = -1;
+  bool has_step = false;
+};
+
+bool is_part_of_object(const TensorInfo& tensor) { return state_levels(tensor.state).size() > 1; }
+
+/// Whether nothing tells of which parameter the state is.
+bool is_numbered(std::string_view fqn) {
+  constexpr std::string_view kNumbered = "state.";
+  return fqn.starts_with(kNumbered) && fqn.size() > kNumbered.size() &&
+         fqn.find_first_not_of("0123456789", kNumbered.size()) == std::string_view::npos;
+}
+
+class Doubts {
+ public:
+  Doubts(const Catalog& catalog, const Losses& losses)
+      : catalog_(catalog),
+        // GaLore keeps an object beside moments of low rank.
+        has_objects_(std::ranges::count(losses, Role::State, &Loss::role) > 0 ||
+                     std::ranges::any_of(catalog.tensors, is_part_of_object)) {
+    const OptimizerScalars scalars(catalog);
+    for (const TensorInfo& tensor : catalog.tensors) {
+      Parameter& parameter = parameters_[tensor.fqn];
+      parameter.group = std::max(parameter.group, tensor.group);
+      if (is_of_model(tensor)) {
+        parameter.weight = &tensor;
+      } else {
+        parameter.states.emplace(tensor.state, &tensor);
+      }
+    }
+    for (auto& [fqn, parameter] : parameters_)
+      parameter.has_step = !parameter.states.empty() && !scalars.step(std::string(fqn)).is_null();
+  }
+
+  std::vector<std::string> take() {
+    if (!has_objects_) other_shapes();
+    if (!has_objects_) foreign_numbers();
+    missing_moments();
+    missing_steps();
+    groups();
+    return std::move(lines_);
+  }
+
+ private:
+  void say(const std::vector<std::string>& names, std::string_view what) {
+    if (names.empty()) return;
+    lines_.push_back(fmt::format("{} {}: {}", names.size(), what, first_names(names)));
+  }
+
+  void other_shapes() {
+    std::vector<std::string> names;
+    for (const auto& [fqn, parameter] : parameters_) {
+      const TensorInfo* const whole = whole_of(parameter);
+      if (whole == nullptr) continue;
+      const Shape& shape = whole->shape;
+      for (const auto& [name, tensor] : parameter.states) {
+        if (std::ranges::count(kMoments, name) == 0 || tensor->shape == shape) continue;
+        names.push_back(fmt::format("{} ({} beside {})", tensor->label(),
+                                    fmt::join(tensor->shape, " x "), fmt::join(shape, " x ")));
+      }
+    }
+    say(names,
+        "moments of the optimizer have other shapes than their parameters, as those of low-rank "
+        "optimizers have; else the model and the optimizer are of two saves");
+  }
+
+  /// Returns what has the parameter's shape: its weight, else its first moment.
+  static const TensorInfo* whole_of(const Parameter& parameter) {
+    if (parameter.weight != nullptr) return parameter.weight;
+    for (const std::string_view moment : {kMoments[0], kMoments[4]}) {
+      const auto found = parameter.states.find(moment);
+      if (found != parameter.states.end()) return found->second;
+    }
+    return nullptr;
+  }
+
+  void foreign_numbers() {
+    constexpr std::array<std::string_view, 3> kOfParametersSize = {"exp_avg", "momentum_buffer",
+                                                                   "square_avg"};
+    std::set<Shape> model;
+    for (const TensorInfo& tensor : catalog_.tensors) {
+      if (!is_numbered(tensor.fqn) && tensor.state != kExtraState) model.insert(tensor.shape);
+    }
+    std::vector<std::string> names;
+    for (const TensorInfo& tensor : catalog_.tensors) {
+      if (is_numbered(tensor.fqn) && std::ranges::count(kOfParametersSize, tensor.state) > 0 &&
+          !model.contains(tensor.shape))
+        names.push_back(fmt::format("{} ({})", tensor.label(), fmt::join(tensor.shape, " x ")));
+    }
+    say(names,
+        "states of the optimizer have the size of no parameter of the model: the optimizer's file "
+        "or the model's may be another's");
+  }
+
+  /// Parameters of one group with as many dimensions.
+  using Kind = std::tuple<std::int32_t, std::size_t>;
+  std::map<Kind, std::vector<std::string_view>> kinds() const {
+    std::map<Kind, std::vector<std::string_view>> kinds;
+    for (const auto& [fqn, parameter] : parameters_) {
+      if (parameter.weight != nullptr && !parameter.states.empty())
+        kinds[{parameter.group, parameter.weight->shape.size()}].push_back(fqn);
+    }
+    return kinds;
+  }
+
+  void missing_moments() {
+    std::vector<std::string> names;
+    for (const auto& [kind, fqns] : kinds()) {
+      for (const std::string_view moment : kMoments) missing_moments(fqns, moment, names);
+    }
+    say(names, "moments of the optimizer are missing that the other parameters like theirs have");
+  }
+
+  /// A parameter with a state that those with the moment lack has another kind of optimizer.
+  void missing_moments(const std::vector<std::string_view>& fqns, std::string_view moment,
+                       std::vector<std::string>& names) const {
+    std::set<std::string_view> usual;  // states of those that have the moment
+    std::vector<std::string_view> without;
+    for (const std::string_view fqn : fqns) {
+      const auto& states = parameters_.at(fqn).states;
+      if (!states.contains(moment)) {
+        without.push_back(fqn);
+      } else {
+        for (const auto& [name, tensor] : states) usual.insert(name);
+      }
+    }
+    if (2 * without.size() >= fqns.size()) return;
+    for (const std::string_view fqn : without) {
+      const bool is_alike = std::ranges::all_of(
+          parameters_.at(fqn).states, [&](const auto& each) { return usual.contains(each.first); });
+      if (is_alike) names.push_back(fmt::format("{} [{}]", fqn, moment));
+    }
+  }
+
+  void missing_steps() {
+    std::map<std::vector<std::string_view>, std::vector<std::string>> with, without;
+    for (const auto& [fqn, parameter] : parameters_) {
+      if (parameter.states.empty()) continue;
+      std::vector<std::string_view> states;
+      for (const auto& [name, tensor] : parameter.states) states.push_back(name);
+      (parameter.has_step ? with : without)[std::move(states)].emplace_back(fqn);
+    }
+    std::vector<std::string> names;
+    for (const auto& [states, fqns] : without) {
+      if (const auto found = with.find(states);
+          found != with.end() && fqns.size() < found->second.size())
+        names.insert(names.end(), fqns.begin(), fqns.end());
+    }
+    say(names, "parameters have no step of the optimizer, and others with the same states have");
+  }
+
+  void groups() {
+    if (!catalog_.groups.is_array()) return;
+    std::unordered_set<std::string_view> known, listed;
+    for (const auto& [fqn, parameter] : parameters_) known.insert(fqn);
+    for (const Alias& alias : catalog_.aliases) known.insert(alias.fqn);
+    std::vector<std::string> twice, unknown, unlisted;
+    for (const Json& group : catalog_.groups) {
+      const auto params = group.is_object() ? group.find("params") : group.end();
+      if (!group.is_object() || params == group.end() || !params->is_array()) return;
+      for (const Json& name : *params) {
+        if (!name.is_string()) return;
+        const auto& fqn = name.get_ref<const std::string&>();
+        if (!listed.insert(fqn).second) twice.push_back(fqn);
+        if (!known.contains(fqn)) unknown.push_back(fqn);
+      }
+    }
+    if (listed.empty()) return;
+    for (const auto& [fqn, parameter] : parameters_) {
+      if (!parameter.states.empty() && !listed.contains(fqn)) unlisted.emplace_back(fqn);
+    }
+    say(twice, "names are in two groups of the optimizer, or twice in one");
+    if (unknown.size() < listed.size())  // else the optimizer has no states, and numbers as names
+      say(unknown, "names in the optimizer's groups have neither a weight nor a state here");
+    say(unlisted, "parameters have states of the optimizer, and are in none of its groups");
+  }
+
+  const Catalog& catalog_;
+  const bool has_objects_;
+  std::map<std::string_view, Parameter> parameters_;
+  std::vector<std::string> lines_;
+};
+
+}  // namespace
+
+std::vector<std::string> doubts_about_states(const Catalog& catalog, const Losses& losses) {
+  return Doubts(catalog, losses).take();
+}
+
+}  // namespace unishard::converters

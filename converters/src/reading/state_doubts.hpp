@@ -1,0 +1,20 @@
+#pragma once
+// What an optimizer's states say against each other and against the model, in every format alike:
+// signs of a damaged file, or of two files from different saves. Nothing of it is certain, since
+// some optimizers keep states of other shapes, so each is a remark.
+// Thread safety: a pure function.
+#include "unishard/converters/loss.hpp"
+#include "unishard/format/catalog.hpp"
+
+#include <string>
+#include <vector>
+
+namespace unishard::converters {
+
+/// Returns at most one line for each kind of doubt: moments of another shape than their parameter;
+/// moments with numbers that have the shape of no parameter; moments, or a step, that a parameter
+/// lacks and the others like it have; parameters that two groups list, that no group lists, or that
+/// groups list and nothing has. `losses` are those of the source, which explain some of them.
+std::vector<std::string> doubts_about_states(const Catalog& catalog, const Losses& losses);
+
+}  // namespace unishard::converters

@@ -1,0 +1,64 @@
+#include "reading/model_doubts.hpp"
+
+#include "expect.hpp"
+#include "temp_dir.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace unishard::converters {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+
+class ModelDoubts : public testing::Test {
+ protected:
+  void add(const char* fqn) {
+    TensorInfo tensor;
+    tensor.fqn = fqn;
+    tensor.state = state::kWeights;
+    tensor.shape = {2, 3};
+    catalog_.tensors.push_back(std::move(tensor));
+  }
+  void write(const char* name, const Json& content) const {
+    test::write_file(folder_.path() / name, content.dump());
+  }
+  std::vector<std::string> doubts() const {
+    return doubts_about_model(posix_storage(), folder_.path(), catalog_);
+  }
+
+  const test::TempDir folder_;
+  Catalog catalog_;
+};
+
+TEST_F(ModelDoubts, LayersThatTheConfigurationHasAreMissed) {
+  for (const char* name : {"h.0.a", "h.0.b.1.w", "h.1.a", "wte"}) add(name);
+  EXPECT_THAT(doubts(), IsEmpty());
+  write("config.json", {{"n_layer", 2}});
+  EXPECT_THAT(doubts(), IsEmpty());
+  write("config.json", {{"n_layer", 3}});
+  EXPECT_THAT(doubts(), ElementsAre(HasSubstr("3 layers, and there are tensors of 2 (\"h\")")));
+  write("config.json", {{"num_hidden_layers", 3}, {"num_hidden_groups", 1}});
+  EXPECT_THAT(doubts(), IsEmpty()) << "layers that share weights";
+  test::write_file(folder_.path() / "config.json", "x");
+  EXPECT_THAT(doubts(), IsEmpty());
+}
+
+TEST_F(ModelDoubts, TheTotalSizeOfAnIndexIsCompared) {
+  add("a");
+  const char* name = "model.safetensors.index.json";
+  write(name, {{"metadata", {{"total_size", 24}}}});
+  EXPECT_THAT(doubts(), IsEmpty());
+  write(name, {{"metadata", {{"total_size", 12}}}});
+  EXPECT_THAT(doubts(), ElementsAre(HasSubstr("12 bytes, and they have 24")));
+}
+
+TEST_F(ModelDoubts, AMatrixOfAnAdapterThatIsAloneIsNamed) {
+  for (const char* name : {"m.lora_A.weight", "m.lora_B.weight", "n.lora_A.weight"}) add(name);
+  EXPECT_THAT(doubts(), ElementsAre(HasSubstr("lack the one that belongs to them: n.lora_A")));
+}
+
+}  // namespace
+}  // namespace unishard::converters

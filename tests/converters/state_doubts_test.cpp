@@ -1,0 +1,122 @@
+#include "reading/state_doubts.hpp"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+namespace unishard::converters {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+
+/// A run of Adam with three parameters of two dimensions.
+class StateDoubts : public testing::Test {
+ protected:
+  StateDoubts() {
+    Json names = Json::array(), steps = Json::object();
+    for (const char* fqn : {"a", "b", "c"}) {
+      for (const std::string_view state : {"fp32", "exp_avg", "exp_avg_sq"}) {
+        TensorInfo tensor;
+        tensor.fqn = fqn;
+        tensor.state = state;
+        tensor.shape = {6, 4};
+        tensor.group = 0;
+        catalog_.tensors.push_back(std::move(tensor));
+      }
+      names.push_back(fqn);
+      steps[fqn] = 3;
+    }
+    catalog_.groups = Json::array({{{"lr", 0.1}, {"params", names}}});
+    catalog_.client_state = {{"optimizer_scalars", {{"step", steps}}}};
+  }
+  TensorInfo& tensor(std::string_view fqn, std::string_view state) {
+    return catalog_.tensors.at(*catalog_.find(fqn, state));
+  }
+  void drop(std::string_view fqn, std::string_view state) {
+    catalog_.tensors.erase(catalog_.tensors.begin() +
+                           static_cast<std::ptrdiff_t>(*catalog_.find(fqn, state)));
+  }
+  Json& steps() { return catalog_.client_state["optimizer_scalars"]["step"]; }
+  Json& params() { return catalog_.groups[0]["params"]; }
+  std::vector<std::string> doubts() const { return doubts_about_states(catalog_, losses_); }
+
+  Catalog catalog_;
+  Losses losses_;
+};
+
+TEST_F(StateDoubts, AWholeOptimizerHasNone) { EXPECT_THAT(doubts(), IsEmpty()); }
+
+TEST_F(StateDoubts, MomentsOfAnotherShapeAreNamed) {
+  tensor("b", "exp_avg_sq").shape = {5, 4};
+  EXPECT_THAT(doubts(), ElementsAre(HasSubstr("b [exp_avg_sq] (5 x 4 beside 6 x 4)")));
+}
+
+TEST_F(StateDoubts, LowRanksHaveShapesOfTheirOwn) {
+  tensor("b", "exp_avg_sq").shape = {5, 4};
+  losses_.push_back({.role = Role::State, .name = "projector of 0"});
+  EXPECT_THAT(doubts(), IsEmpty());
+}
+
+TEST_F(StateDoubts, NumberedMomentsOfNoParameterAreNamed) {
+  for (const char* fqn : {"a", "b"}) {
+    drop(fqn, "exp_avg_sq");
+    drop(fqn, "exp_avg");
+  }
+  drop("c", "fp32");
+  for (TensorInfo& tensor : catalog_.tensors) {
+    if (tensor.fqn == "c") tensor.fqn = "state.2";
+  }
+  params() = {"state.2"};
+  EXPECT_THAT(doubts(), IsEmpty());
+  tensor("state.2", "exp_avg_sq").shape = {5, 4};
+  EXPECT_THAT(doubts(), ElementsAre(HasSubstr("state.2 [exp_avg_sq] (5 x 4 beside 6 x 4)")));
+  tensor("state.2", "exp_avg").shape = {5, 4};
+  EXPECT_THAT(doubts(), ElementsAre(HasSubstr("of no parameter")));
+}
+
+TEST_F(StateDoubts, FactoredMomentsHaveShapesOfTheirOwn) {
+  for (const char* fqn : {"a", "b", "c"}) {
+    tensor(fqn, "exp_avg_sq").shape = {6};
+    tensor(fqn, "exp_avg_sq").state = "exp_avg_sq_row";
+  }
+  EXPECT_THAT(doubts(), IsEmpty());
+}
+
+TEST_F(StateDoubts, AMomentThatTheOthersHaveIsMissed) {
+  drop("b", "exp_avg_sq");
+  EXPECT_THAT(doubts(),
+              ElementsAre(testing::AllOf(HasSubstr("missing"), HasSubstr("b [exp_avg_sq]"))));
+  tensor("b", "exp_avg").state = "momentum";
+  EXPECT_THAT(doubts(), IsEmpty()) << "another kind of optimizer works on b";
+}
+
+TEST_F(StateDoubts, AParameterWithoutAStateIsNotTrainedYet) {
+  drop("b", "exp_avg_sq");
+  drop("b", "exp_avg");
+  EXPECT_THAT(doubts(), IsEmpty());
+}
+
+TEST_F(StateDoubts, AStepThatTheOthersHaveIsMissed) {
+  steps().erase("c");
+  EXPECT_THAT(doubts(), ElementsAre(testing::AllOf(HasSubstr("no step"), HasSubstr(": c"))));
+  steps() = {{"c", nullptr}};
+  EXPECT_THAT(doubts(), IsEmpty()) << "none of them counts";
+}
+
+TEST_F(StateDoubts, NamesOfGroupsAreHeldAgainstTheParameters) {
+  params() = {"a", "a", "nope"};
+  EXPECT_THAT(doubts(), ElementsAre(HasSubstr("twice in one: a"),
+                                    HasSubstr("neither a weight nor a state "
+                                              "here: nope"),
+                                    HasSubstr("in none of its groups: b, c")));
+}
+
+TEST_F(StateDoubts, ASecondNameIsAName) {
+  catalog_.aliases = {{"tied", "a"}};
+  params() = {"tied", "a", "b", "c"};
+  EXPECT_THAT(doubts(), IsEmpty());
+}
+
+}  // namespace
+}  // namespace unishard::converters
