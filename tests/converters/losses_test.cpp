@@ -335,11 +335,11 @@ TEST_F(ReadFile, WhatIsNoTensorInAStateDictIsALostWeight) {
                       {"h.text", "row"},    {"h._extra_state", nullptr}, {"epoch", 3}};
   const std::vector<std::string> expected = {"h.none", "h.list"};
   const auto names = [](const Source& source) {
-    std::vector<std::string> names;
+    std::vector<std::string> lost;
     for (const Loss& loss : source.losses()) {
-      if (loss.role == Role::Weight) names.push_back(loss.name);
+      if (loss.role == Role::Weight) lost.push_back(loss.name);
     }
-    return names;
+    return lost;
   };
   EXPECT_EQ(names(*open(model)), expected);
   Json training = {{"model", model}, {"epoch", 1}};
