@@ -136,6 +136,35 @@ TEST_F(PartCommand, RulesOfTheUserPutTensorParallelPartsTogether) {
       unishard({"diff", path("convert.safetensors"), path("zero_to_fp32.safetensors")}).status, 0);
 }
 
+TEST_F(PartCommand, AModelOfTheUserTellsWhatFlatParametersHold) {
+  SKIP_WITHOUT_FIXTURES();
+  const fs::path at = fixtures() / "torch/fsdp1_local_orig_w3";
+  const std::string like = path("like.safetensors");
+  ASSERT_EQ(unishard({"convert", at / "expected.safetensors", like, "--only", "*|weights",
+                      "--rename", "\\|weights$="})
+                .status,
+            0);
+  for (const std::string verb : {"inspect", "verify", "zero_to_fp32", "convert", "reshard"}) {
+    std::vector<std::string> command = {verb, at / "checkpoint"};
+    if (verb == "zero_to_fp32" || verb == "convert") command.push_back(path(verb + ".safetensors"));
+    if (verb == "reshard")
+      command.insert(command.end(), {path("resharded"), "-w", "2", "--to", "native"});
+    const ProcessResult unknown = unishard(command);
+    EXPECT_EQ(unknown.status, 6) << verb;
+    EXPECT_THAT(unknown.err, HasSubstr("--like"));
+    command.insert(command.end(), {"--like", like});
+    const ProcessResult known = unishard(command);
+    EXPECT_EQ(known.status, 0) << verb << known.err;
+    command.back() = path("none.pth");
+    EXPECT_THAT(unishard(command).err, HasSubstr("none.pth")) << verb;
+    command[1] = path("run");
+    command.back() = like;
+    const ProcessResult refused = unishard(command);
+    EXPECT_EQ(refused.status, 2) << verb;
+    EXPECT_THAT(refused.err, HasSubstr("leave"));
+  }
+}
+
 /// verl saves each model of a step into a folder of its own.
 TEST_F(PartCommand, ModelsOfTheStepsOfVerlAreListed) {
   for (const char* model :

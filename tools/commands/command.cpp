@@ -256,11 +256,18 @@ void NameOptions::save(const tools::Rules& given, const std::vector<tools::Renam
   tools::save_rules(posix_storage(), saved_rules, used);
 }
 
+void add_like(CLI::App& command, std::string& like) {
+  command.add_option("--like", like,
+                     "A model with the names and shapes of the trained one, for rank files of "
+                     "FSDP1's LOCAL_STATE_DICT; one file of torch.save(model.state_dict(), file)");
+}
+
 void PartOptions::add_to(CLI::App& command) {
   command.add_flag("--part", may_be_part,
                    "Take the file although it is one of several that make a model");
   command.add_option("--from-rank,--from_rank", from_rank,
                      "The rank whose copies count where those of several ranks' files differ");
+  add_like(command, like);
 }
 
 void PartOptions::check(const converters::Source& source) const {

@@ -140,12 +140,16 @@ struct NameOptions {
             Json cuts) const;
 };
 
-/// Which of several files a verb that writes a result reads.
+/// Adds --like.
+void add_like(CLI::App& command, std::string& like);
+
+/// Which of several files a verb that writes a result reads, and what they lack.
 struct PartOptions {
   bool may_be_part = false;  ///< the file alone is meant, although it is one of several
   std::optional<std::uint32_t> from_rank = {};
+  std::string like = {};  ///< a model; empty: none
 
-  /// Adds --part and --from-rank.
+  /// Adds --part, --from-rank and --like.
   /// Lifetime: this object must outlive `command`.
   void add_to(CLI::App& command);
   /// Throws: what require_whole() throws, unless a part will do.

@@ -112,7 +112,8 @@ int ConvertRun::run(tools::Team& team) const {
                                               {.tag = tag,
                                                .from_rank = part.from_rank,
                                                .assume_model_order = assumes_model_order,
-                                               .merge_rules = rules.cuts});
+                                               .merge_rules = rules.cuts},
+                                              part.like);
   part.check(*opened);
   // Without another type, quantized weights are copied with their scales.
   converters::Dequantized numbers{.source = std::move(opened)};

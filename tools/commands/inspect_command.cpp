@@ -16,6 +16,7 @@ struct InspectRequest {
   std::string checkpoint;
   std::optional<std::string> tag;
   std::string merge_rules;  // a file; empty: none
+  std::string like;         // a model; empty: none
   InspectView view;
   bool tags = false;
   bool identity = false;
@@ -63,7 +64,8 @@ int run(const InspectRequest& options) {
   tools::DescribeOptions wanted{.layout = options.view.layout,
                                 .stats = options.view.stats || needs_norm,
                                 .identity = options.identity,
-                                .transfer = options.resources.transfer(progress)};
+                                .transfer = options.resources.transfer(progress),
+                                .like = options.like};
   const tools::Description description = tools::describe(
       posix_storage(), options.checkpoint,
       {.tag = options.tag, .merge_rules = read_merge_rules(options.merge_rules)}, wanted);
@@ -94,6 +96,7 @@ void add_inspect(CLI::App& app, Action& action) {
   add_checkpoint(*command, "checkpoint", options->checkpoint);
   add_tag(*command, options->tag);
   add_merge_rules(*command, options->merge_rules);
+  add_like(*command, options->like);
   command->add_flag("--states", options->view.states,
                     "A row for each state of each parameter of each layer");
   command->add_flag_callback(

@@ -23,6 +23,9 @@ int run_in(tools::Team& team, const ConvertRun& job) {
   if (is_native && !job.merge_rules.empty())
     raise(ErrorCode::InvalidArgument, "--merge-rules is for checkpoints of DeepSpeed",
           "leave it out; nothing was written");
+  if (is_native && !job.part.like.empty())
+    raise(ErrorCode::InvalidArgument, "--like is for rank files of FSDP1",
+          "leave it out; nothing was written");
   return is_native ? run_reshard(team, job) : job.run(team);
 }
 

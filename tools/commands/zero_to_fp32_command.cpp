@@ -1,3 +1,5 @@
+#include "unishard/converters/like_source.hpp"
+
 #include "commands/command.hpp"
 #include "commands/convert_run.hpp"
 #include "team/team_observer.hpp"
@@ -36,9 +38,12 @@ int run_in(tools::Team& team, const ZeroToFp32Request& options) {
   using converters::FrozenWeights;
   const std::optional<DType> dtype = parse_dtype(options.dtype);
   const tools::Rules given = options.names.read(options.merge_rules);
-  auto opened = converters::open_source(
-      posix_storage(), options.checkpoint,
-      {.tag = options.tag, .from_rank = options.part.from_rank, .merge_rules = given.cuts});
+  const converters::OpenOptions open{
+      .tag = options.tag, .from_rank = options.part.from_rank, .merge_rules = given.cuts};
+  auto opened = options.part.like.empty()
+                    ? converters::open_source(posix_storage(), options.checkpoint, open)
+                    : converters::open_source_like(posix_storage(), options.checkpoint,
+                                                   options.part.like, open);
   options.part.check(*opened);
   auto [numbers, dequantized, kept] =
       tools::dequantized_input(std::move(opened), options.checkpoint,
@@ -137,6 +142,7 @@ void add_zero_to_fp32(CLI::App& app, Action& action) {
       "  unishard zero_to_fp32 runs/gpt model.safetensors -t global_step500 --dtype bf16\n"
       "  unishard zero_to_fp32 runs/gpt model/ --procs 4\n"
       "  unishard zero_to_fp32 neox_run model/ --layout neox\n"
+      "  unishard zero_to_fp32 dinov2_run model/ --like vitl.pth    (rank files of FSDP1)\n"
       "  unishard zero_to_fp32 Llama-2-13b model/ --layout llama     (consolidated.00.pth, ...)\n");
 }
 

@@ -154,11 +154,11 @@ Description describe_tags(Storage& storage, const Path& path) {
 Description describe(Storage& storage, const Path& path, const converters::OpenOptions& open,
                      const DescribeOptions& options) {
   Description out;
-  if (converters::probe(storage, path).format == "native") {
+  if (options.like.empty() && converters::probe(storage, path).format == "native") {
     out = describe_native(storage, path, open.tag, options.layout);
     out.format = "native";
   } else {
-    const TaggedSource opened = open_tagged(storage, path, open);
+    const TaggedSource opened = open_tagged(storage, path, open, options.like);
     const auto& source = opened.source;
     out.format = source->format();
     out.path = source->path();

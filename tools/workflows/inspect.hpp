@@ -18,6 +18,7 @@ struct DescribeOptions {
   bool stats = false;             ///< measure what has no stored statistics; reads the data
   bool identity = false;          ///< measure digests that are not stored; reads the data
   TransferOptions transfer = {};  ///< for measuring
+  std::string like = {};          ///< a model, as for open_tagged()
 };
 
 struct Description {

@@ -1,5 +1,6 @@
 #include "workflows/native_folder.hpp"
 
+#include "unishard/converters/like_source.hpp"
 #include "unishard/converters/source.hpp"
 #include "unishard/format/checkpoint_reader.hpp"
 #include "unishard/format/error.hpp"
@@ -90,19 +91,20 @@ std::optional<std::string> tag_of(Storage& storage, const Path& path,
   return std::nullopt;
 }
 
-TaggedSource open_tagged(Storage& storage, const Path& path,
-                         const converters::OpenOptions& options) {
+TaggedSource open_tagged(Storage& storage, const Path& path, const converters::OpenOptions& options,
+                         const std::string& like) {
   const std::optional<std::string>& tag = options.tag;
   if (const auto numbered = converters::find_numbered_checkpoint(storage, path, tag)) {
     converters::OpenOptions within = options;
     within.tag.reset();
-    return open_tagged(storage, *numbered, within);
+    return open_tagged(storage, *numbered, within, like);
   }
   constexpr int kTries = 20;
   TaggedSource opened;
   for (int i = 0; i < kTries; ++i) {
     opened.tag = tag_of(storage, path, tag).value_or("");
-    opened.source = converters::open_source(storage, path, options);
+    opened.source = like.empty() ? converters::open_source(storage, path, options)
+                                 : converters::open_source_like(storage, path, like, options);
     if (tag_of(storage, path, tag).value_or("") == opened.tag) break;
   }
   return opened;

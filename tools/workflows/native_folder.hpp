@@ -41,9 +41,9 @@ struct TaggedSource {
   std::string tag;  ///< as tag_of(); empty in formats without tags
 };
 /// Calls open_source() and tag_of(), and returns what both say of one checkpoint even if a writer
-/// moves `latest` meanwhile.
-TaggedSource open_tagged(Storage& storage, const Path& path,
-                         const converters::OpenOptions& options);
+/// moves `latest` meanwhile. Where `like` is not empty, calls open_source_like() with it.
+TaggedSource open_tagged(Storage& storage, const Path& path, const converters::OpenOptions& options,
+                         const std::string& like = {});
 
 /// Throws Unsupported for a source that is only a part of a model (Source::part_of()): what is made
 /// of it would be taken for the whole.

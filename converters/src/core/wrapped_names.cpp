@@ -14,8 +14,8 @@
 namespace unishard::converters {
 namespace {
 
-constexpr std::array<std::string_view, 3> kWrappers = {"_checkpoint_wrapped_module",
-                                                       "_fsdp_wrapped_module", "_orig_mod"};
+constexpr std::array<std::string_view, 4> kWrappers = {
+    "_checkpoint_wrapped_module", "_fsdp_wrapped_module", "_fpw_module", "_orig_mod"};
 constexpr std::string_view kCompiled = "_orig_mod", kReplica = "module.";
 
 void append(std::string& name, std::string_view part) {

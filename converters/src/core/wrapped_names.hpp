@@ -13,7 +13,7 @@
 
 namespace unishard::converters {
 
-/// Returns the name without "_orig_mod.", "_fsdp_wrapped_module." and
+/// Returns the name without "_orig_mod.", "_fsdp_wrapped_module.", "_fpw_module." (fairscale) and
 /// "_checkpoint_wrapped_module.", which no module is called.
 std::string without_wrappers(std::string name);
 

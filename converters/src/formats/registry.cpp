@@ -2,6 +2,7 @@
 // for a path of another format.
 #include "unishard/converters/registry.hpp"
 
+#include "unishard/converters/like_source.hpp"
 #include "unishard/format/checkpoint_folder.hpp"
 #include "unishard/format/error.hpp"
 #include "unishard/format/manifest.hpp"
@@ -12,6 +13,7 @@
 #include "core/wrapped_names.hpp"
 #include "formats/cut_parts.hpp"
 #include "formats/dcp/folders.hpp"
+#include "formats/dcp/like_model.hpp"
 #include "formats/dcp/reader.hpp"
 #include "formats/dcp/verl.hpp"
 #include "formats/deepspeed/layout.hpp"
@@ -105,6 +107,10 @@ std::unique_ptr<Source> open_tag(Storage& storage, const Path& path, const OpenO
   return Open(storage, path, options.tag);
 }
 
+std::unique_ptr<Source> open_ranks(Storage& storage, const Path& path, const OpenOptions& options) {
+  return open_dcp(storage, path, options);
+}
+
 std::unique_ptr<Sink> make_native(Storage& storage, const Output& to, Catalog catalog) {
   return make_native_sink(storage, to.path, to.tag, std::move(catalog), to.compression, to.share,
                           to.side_files, to.moves_latest);
@@ -191,7 +197,7 @@ constexpr std::array<Row, 11> kFormats = {{
      "a folder of accelerate"},
     {{"dcp", "PyTorch distributed checkpoints (FSDP)", OutputShape::Folder},
      is_dcp,
-     open_dcp,
+     open_ranks,
      make_dcp,
      is_one_dcp},
     {{"safetensors", "one .safetensors file, or a Hugging Face folder of them",
@@ -465,9 +471,10 @@ std::vector<std::string> doubt_about_number(const Path& folder, const Catalog& c
                       steps.dump())};
 }
 
-/// Opens `path` as the format of `row`, and says of a file what it is a part of.
+/// Opens `path` as the format of `row`, and says of a file what it is a part of. `like` is for DCP
+/// only.
 std::unique_ptr<Source> open_as(Storage& storage, const Path& path, const Row& row,
-                                const OpenOptions& options) {
+                                const OpenOptions& options, const dcp::LikeModel* like = nullptr) {
   if (options.tag && !row.tagless.empty()) {
     raise(ErrorCode::InvalidArgument,
           fmt::format("{} is {}: it has no tags to choose from", path.string(), row.tagless));
@@ -489,7 +496,9 @@ std::unique_ptr<Source> open_as(Storage& storage, const Path& path, const Row& r
   // UniShard's own files are never written again, and have checksums.
   const auto watched =
       row.entry.name == "native" ? nullptr : std::make_shared<WatchedStorage>(storage);
-  auto source = row.open(watched ? *watched : storage, path, options);
+  Storage& files = watched ? *watched : storage;
+  auto source =
+      like == nullptr ? row.open(files, path, options) : open_dcp(files, path, options, like);
   source->own_storage(watched);
   if (source->path().empty()) source->set_path(path);
   // In the other formats, which record the shapes of parameters, an empty one is empty.
@@ -551,6 +560,24 @@ std::unique_ptr<Source> open_source(Storage& storage, const Path& path,
   if (auto joined = open_parts(storage, path, options)) return joined;
   const bool is_missing = storage.kind(path) == EntryKind::Missing;
   raise(is_missing ? ErrorCode::NotFound : ErrorCode::Unsupported, probe(storage, path).problem);
+}
+
+std::unique_ptr<Source> open_source_like(Storage& storage, const Path& path, const Path& like,
+                                         const OpenOptions& options) {
+  const Row* const row = find_row(storage, path);
+  if (const auto numbered = find_numbered(storage, path, row, options.tag))
+    return open_source_like(storage, *numbered, like, without_tag(options));
+  if (row == nullptr) return open_source(storage, path, options);  // the message says what it is
+  if (row->entry.name != "dcp") {
+    raise(
+        ErrorCode::InvalidArgument,
+        fmt::format("{} is a checkpoint of the format {}, which tells the names and shapes of its "
+                    "tensors",
+                    path.string(), row->entry.name),
+        "leave --like out");
+  }
+  const dcp::LikeModel shapes = dcp::like_model(*open_source(storage, like));
+  return open_as(storage, path, *row, options, &shapes);
 }
 
 }  // namespace unishard::converters

@@ -94,6 +94,7 @@ ask_script "torch.load and dcp.load find their own keys and values again" torch_
 ask_script "transformers, bitsandbytes, torchao, compressed-tensors: the values of quantized weights" quantized.py
 ask_script "transformers and train_gpt: the same logits" model_logits.py
 ask_script "verl goes on with its runs on other numbers of ranks" verl_resumes.py
+ask_script "FSDP1's LOCAL_STATE_DICT of 2 and 4 ranks has the bits of FULL_STATE_DICT" fsdp1_local.py
 ask_script "transformers takes pipelines of DeepSpeed under the names of --layout" pipeline_names.py
 public="${UNISHARD_FIXTURES:-../shared/fixtures}/public/check.py"
 [ ! -f "$public" ] || ask "the inputs of public bug reports" bash -c '"$@" | tee /dev/fd/3 3>&2 | tail -n 1 | grep -q ", 0 failed"' \

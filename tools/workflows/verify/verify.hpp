@@ -24,6 +24,8 @@ struct VerifyOptions {
   bool deep = false;
   /// See converters::OpenOptions.
   Json merge_rules = {};
+  /// A model, as for open_tagged(). Empty: none is given.
+  std::string like = {};
   TransferOptions transfer = {};
 };
 

@@ -51,15 +51,13 @@ torch::TensorView slice(const torch::TensorView& vector, ElementRange range, con
   return view;
 }
 
-/// Returns the parameter that consists of elements `place` of the flat one.
-TensorEntry part_of(const TensorEntry& flat, const Parameter& parameter, ElementRange place,
-                    Items& items) {
-  TensorEntry out{std::string(kModel) + parameter.fqn,
-                  {{"model", false}, {parameter.fqn, false}},
-                  flat.dtype,
-                  parameter.shape,
-                  {},
-                  {}};
+}  // namespace
+
+TensorEntry part_of_flat(const TensorEntry& flat, const std::string& fqn, const Shape& shape,
+                         ElementRange place, Items& items) {
+  TensorEntry out{
+      std::string(kModel) + fqn, {{"model", false}, {fqn, false}}, flat.dtype, shape, {}, {}};
+  out.is_distributed = true;
   for (const Chunk& chunk : flat.chunks) {
     const std::uint64_t begin = chunk.box.offsets[0];
     const ElementRange common = intersect(place, {begin, begin + chunk.box.sizes[0]});
@@ -71,18 +69,15 @@ TensorEntry part_of(const TensorEntry& flat, const Parameter& parameter, Element
                                             unishard::quote(flat.key), items.place(chunk.item)));
     }
     std::uint64_t at = common.begin - begin;
-    for (Box& box :
-         boxes_of(parameter.shape, {common.begin - place.begin, common.end - place.begin})) {
+    for (Box& box : boxes_of(shape, {common.begin - place.begin, common.end - place.begin})) {
       const std::uint64_t count = box.elements();
       const std::uint32_t item = items.add(slice(*vector, {at, at + count}, box.sizes));
-      out.chunks.push_back({std::move(box), item});
+      out.chunks.push_back({std::move(box), item, chunk.rank});
       at += count;
     }
   }
   return out;
 }
-
-}  // namespace
 
 bool is_flat_parameter(const TensorEntry& tensor) {
   const std::size_t before = tensor.key.size() - std::min(kFlat.size(), tensor.key.size());
@@ -95,8 +90,9 @@ void refuse_flat_parameter(const TensorEntry& tensor, const std::string& where,
   raise(ErrorCode::Unsupported,
         fmt::format("{}: {} is a flat parameter of FSDP1 (LOCAL_STATE_DICT): {}", where, tensor.key,
                     why),
-        "load it into the model that saved it, and save that with SHARDED_STATE_DICT or "
-        "FULL_STATE_DICT");
+        "give its names and shapes with --like FILE, written by torch.save(model.state_dict(), "
+        "FILE) of such a model, or load it into the model that saved it, and save that with "
+        "SHARDED_STATE_DICT or FULL_STATE_DICT");
 }
 
 void take_apart_flat_parameters(StateDict& state, const std::string& where) {
@@ -137,7 +133,8 @@ void take_apart_flat_parameters(StateDict& state, const std::string& where) {
     std::uint64_t at = 0;
     for (const Parameter& parameter : parameters) {
       const std::uint64_t count = element_count(parameter.shape);
-      tensors.push_back(part_of(tensor, parameter, {at, at + count}, *state.items));
+      tensors.push_back(
+          part_of_flat(tensor, parameter.fqn, parameter.shape, {at, at + count}, *state.items));
       at += count;
     }
     state.notes.push_back(fmt::format(

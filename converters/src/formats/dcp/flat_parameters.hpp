@@ -9,6 +9,10 @@
 namespace unishard::converters::dcp {
 
 bool is_flat_parameter(const TensorEntry& tensor);
+/// Returns the parameter `fqn` of the model, which consists of elements `place` of the flat one.
+/// Pre: the chunks of `flat` lie inside it.
+TensorEntry part_of_flat(const TensorEntry& flat, const std::string& fqn, const Shape& shape,
+                         ElementRange place, Items& items);
 [[noreturn]] void refuse_flat_parameter(const TensorEntry& tensor, const std::string& where,
                                         const std::string& why);
 

@@ -121,7 +121,7 @@ void read_folder(Storage& storage, const Path& folder, StateDictBuilder& builder
 void read_one_folder(Storage& storage, const Path& folder, StateDictBuilder& builder) {
   read_folder(storage, folder, builder);
   // The keys of these are no longer those of the files.
-  const bool is_changed = is_megatron_iteration(storage, folder) ||
+  const bool is_changed = is_megatron_iteration(storage, folder) || builder.like != nullptr ||
                           std::ranges::any_of(builder.out.tensors, is_flat_parameter);
   if (is_changed) return;
   builder.out.layout = describe_folder;
@@ -340,10 +340,12 @@ bool holds_checkpoint(Storage& storage, const Path& path) {
   return layout == Layout::Folder || layout == Layout::RankLocal;
 }
 
-StateDict read_state_dict(Storage& storage, const Path& path,
-                          std::optional<std::uint32_t> from_rank) {
+StateDict read_state_dict(Storage& storage, const Path& path, const OpenOptions& options,
+                          const LikeModel* like) {
   StateDictBuilder builder(storage);
-  builder.from_rank = from_rank;
+  builder.from_rank = options.from_rank;
+  builder.out.assumes_model_order = options.assume_model_order;
+  builder.like = like;
   switch (find_layout(storage, path)) {
     case Layout::Folder:
       read_one_folder(storage, path, builder);
@@ -375,7 +377,7 @@ StateDict read_state_dict(Storage& storage, const Path& path,
       raise(ErrorCode::NotFound,
             fmt::format("{} is not a PyTorch distributed checkpoint", path.string()));
   }
-  if (from_rank && !builder.ranks_repeat) {
+  if (options.from_rank && !builder.ranks_repeat) {
     raise(ErrorCode::InvalidArgument,
           fmt::format("{} has no copies of ranks of which one could be chosen", path.string()),
           "leave --from-rank out");

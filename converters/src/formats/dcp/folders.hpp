@@ -1,5 +1,7 @@
 #pragma once
 // Recognises the files that PyTorch trainers write, and reads each layout of them into a StateDict.
+#include "unishard/converters/source.hpp"
+
 #include "formats/dcp/state_dict.hpp"
 
 #include <cstdint>
@@ -27,11 +29,11 @@ Layout find_layout(Storage& storage, const Path& path);
 /// Returns whether `path` is a folder into which dcp.save() has saved a whole checkpoint.
 /// Throws: as find_layout().
 bool holds_checkpoint(Storage& storage, const Path& path);
-/// Reads the state dict in any layout but None and Unfinished. `from_rank` is the rank whose copies
-/// count where those of several ranks differ.
-/// Throws: Corrupt, NotFound or Unsupported, naming the file; InvalidArgument for a rank where
-/// there are no copies of ranks.
-StateDict read_state_dict(Storage& storage, const Path& path,
-                          std::optional<std::uint32_t> from_rank = {});
+/// Reads the state dict in any layout but None and Unfinished. `from_rank` of the options is the
+/// rank whose copies count where those of several ranks differ; `like` gives the names and shapes
+/// of the parameters in flat ones. Throws: Corrupt, NotFound or Unsupported, naming the file;
+/// InvalidArgument for a rank where there are no copies of ranks.
+StateDict read_state_dict(Storage& storage, const Path& path, const OpenOptions& options = {},
+                          const LikeModel* like = nullptr);
 
 }  // namespace unishard::converters::dcp

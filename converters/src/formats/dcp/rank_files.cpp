@@ -3,6 +3,7 @@
 #include "unishard/format/error.hpp"
 #include "unishard/format/limits.hpp"
 
+#include "formats/dcp/flat_like.hpp"
 #include "formats/dcp/flat_parameters.hpp"
 #include "formats/dcp/keys.hpp"
 #include "formats/dcp/rank_optimizer.hpp"
@@ -98,17 +99,38 @@ bool is_whole(const std::string& start, const RankFileGroup& group, std::uint64_
   return !rank;
 }
 
-/// Adds the model of a rank's file, or the members of a training state that it holds.
-void add_rank(const std::string& key, const torch::TorchFile& file, std::uint64_t rank,
-              StateDictBuilder& builder) {
+/// Returns the model in the object of a rank's file, which may be a training state.
+torch::Value model_in(const torch::TorchFile& file, const std::string& key) {
   const torch::Value root = file.root();
   const auto model = root.is_dict() ? root.find(key) : std::nullopt;
-  if (!model || !model->is_dict()) return builder.add_object(key, {{key, false}}, file, rank);
+  return model && model->is_dict() ? *model : root;
+}
+
+bool is_optimizer_state(torch::Value value) {
+  return value.is_dict() && value.find("state") && value.find("param_groups");
+}
+
+/// Adds the model of a rank's file, or the members of a training state that it holds. Returns those
+/// that are optimizers of flat parameters, which are not added.
+std::vector<std::string> add_rank(const std::string& key, const torch::TorchFile& file,
+                                  std::uint64_t rank, StateDictBuilder& builder) {
+  const torch::Value root = file.root();
+  const auto model = root.is_dict() ? root.find(key) : std::nullopt;
+  if (!model || !model->is_dict()) {
+    builder.add_object(key, {{key, false}}, file, rank);
+    return {};
+  }
+  std::vector<std::string> optimizers;
   for (std::size_t i = 0; i < root.pair_count(); ++i) {
     const std::string name =
         root.key(i).is(torch::NodeKind::Str) ? std::string(root.key(i).text()) : std::to_string(i);
-    builder.add_part(name, {{name, false}}, file, root.value(i), rank);
+    if (builder.like != nullptr && is_optimizer_state(root.value(i))) {
+      optimizers.push_back(name);
+    } else {
+      builder.add_part(name, {{name, false}}, file, root.value(i), rank);
+    }
   }
+  return optimizers;
 }
 
 /// Every rank has its own copy of a tensor that is no DTensor.
@@ -125,7 +147,28 @@ void note_lone_tensors(const std::string& key, StateDict& state) {
                       : ""));
 }
 
-void read_group(const RankFileGroup& group, const std::string& key, StateDictBuilder& builder) {
+torch::TorchFile open(const Path& path, StateDictBuilder& builder) {
+  const std::shared_ptr<const File> file = builder.open(path);
+  torch::TorchFile object({file, 0, file->size()});
+  require_written_name(path, object.archive_name());
+  return object;
+}
+
+/// Looks for flat parameters in all files.
+RankFlatFiles find_flat(const RankFileGroup& group, const std::string& key,
+                        StateDictBuilder& builder) {
+  RankFlatFiles found(*builder.like);
+  for (const auto& [rank, path] : group.files) {
+    const torch::TorchFile file = open(path, builder);
+    found.add_file(file, model_in(file, key), rank);
+  }
+  found.take(key, builder);
+  return found;
+}
+
+/// Reads the files of a model, whose names begin with `start`.
+void read_group(const RankFileGroup& group, const std::string& start, StateDictBuilder& builder) {
+  const std::string key = "model";
   builder.out.world_size =
       std::max(builder.out.world_size, static_cast<std::uint32_t>(group.files.size()));
   if (group.world_size == 0 && group.files.size() == 1)
@@ -133,23 +176,30 @@ void read_group(const RankFileGroup& group, const std::string& key, StateDictBui
         fmt::format("{} is the only file of a rank, and its name does not say how many ranks there "
                     "were: others may be missing",
                     group.files.begin()->second.filename().string()));
+  std::optional<RankFlatFiles> flat;
+  if (builder.like != nullptr) flat.emplace(find_flat(group, key, builder));
+  std::vector<std::string> optimizers;
   builder.finds_second_keys = true;
   for (const auto& [rank, path] : group.files) {
-    const std::shared_ptr<const File> file = builder.open(path);
     try {
-      const torch::TorchFile object({file, 0, file->size()});
-      require_written_name(path, object.archive_name());
-      add_rank(key, object, rank, builder);
+      const torch::TorchFile object = open(path, builder);
+      optimizers = add_rank(key, object, rank, builder);
     } catch (const Error&) {
       // FSDP1 with use_orig_params stores each rank's pieces of the parameters beside the flat
       // ones, under the parameters' names and in any size.
-      const auto flat = std::ranges::find_if(builder.out.tensors, is_flat_parameter);
-      if (flat == builder.out.tensors.end()) throw;
-      refuse_flat_parameter(*flat, path.string(),
+      const auto known = std::ranges::find_if(builder.out.tensors, is_flat_parameter);
+      if (flat || known == builder.out.tensors.end()) throw;
+      refuse_flat_parameter(*known, path.string(),
                             "the names beside it are of pieces of parameters");
     }
   }
   builder.finds_second_keys = false;
+  if (flat) {
+    const Path folder = group.files.begin()->second.parent_path();
+    builder.flat_units = take_apart_like(builder.out, folder.string(), *builder.like, *flat);
+    for (const std::string& name : optimizers)
+      read_rank_optimizer(group, fmt::format("{} in {}", name, start), builder, name);
+  }
   if (group.files.size() > 1) note_lone_tensors(key, builder.out);
 }
 
@@ -240,7 +290,7 @@ std::vector<Path> read_rank_files(Storage& storage, const Path& folder, StateDic
     if (!group.are_models) continue;
     require_first_model(folder, start);
     check_complete(folder, start, group);
-    read_group(group, "model", builder);
+    read_group(group, start, builder);
     ranks = ranks_of(group);
   }
   for (const auto& [start, group] : groups) {

@@ -39,6 +39,17 @@ struct PlainTensors {
   bool are_counted = true;  ///< false: there were too many to look at
 };
 
+/// Files of ranks, and the member of their objects that is the optimizer.
+struct OptimizerFiles {
+  const RankFileGroup& group;
+  const std::string& member;  ///< empty: it is the object itself
+
+  /// Throws: Corrupt for a file without the member.
+  torch::Value optimizer(const torch::TorchFile& file) const {
+    return member.empty() ? file.root() : file.root().at(member);
+  }
+};
+
 torch::TorchFile open(StateDictBuilder& builder, const Path& path) {
   const std::shared_ptr<const File> file = builder.open(path);
   torch::TorchFile object({file, 0, file->size()});
@@ -46,14 +57,14 @@ torch::TorchFile open(StateDictBuilder& builder, const Path& path) {
   return object;
 }
 
-PlainTensors find_plain(const RankFileGroup& group, StateDictBuilder& builder) {
+PlainTensors find_plain(const OptimizerFiles& files, StateDictBuilder& builder) {
   PlainTensors found;
   std::size_t count = 0;
-  for (const auto& [rank, path] : group.files) {
+  for (const auto& [rank, path] : files.group.files) {
     ++found.ranks;
     const torch::TorchFile file = open(builder, path);
     for (const torch::NamedTensor& tensor :
-         torch::describe(file.root(), file.pickle().bytes().size()).tensors) {
+         torch::describe(files.optimizer(file), file.pickle().bytes().size()).tensors) {
       if (is_distributed_tensor(tensor.value)) continue;
       if (++count > kMostPieces) {
         found.are_counted = false;
@@ -237,6 +248,11 @@ constexpr std::string_view kUndecidedUnits =
     "the ranks' files hold pieces of parameters (FSDP1), and the search for the FSDP units that "
     "would prove their order was given up";
 
+constexpr std::string_view kEqualUnits =
+    "the ranks' files hold states of flat parameters (FSDP1) of which several have one size; if "
+    "the "
+    "optimizer was given the parameters in the model's order, --assume-model-order names them";
+
 /// Either the shape of the parameter that each number means, or why that is not known.
 struct NumberedShapes {
   std::map<std::uint64_t, Shape> shapes;
@@ -279,16 +295,106 @@ void add_joined(const std::string& name, const Pieces& pieces, const Shape& shap
   }
 }
 
+/// Every rank has as many: the last ranks' are filled up.
+std::uint64_t elements_of_rank(const PlacedUnit& unit, std::size_t ranks) {
+  return (unit.vector.elements + ranks - 1) / ranks;
+}
+
+/// Returns whether a size tells which of the flat parameters a vector belongs to.
+bool have_own_sizes(const std::vector<PlacedUnit>& units, std::size_t ranks) {
+  std::set<std::uint64_t> sizes;
+  return std::ranges::all_of(units, [&](const PlacedUnit& unit) {
+    return sizes.insert(elements_of_rank(unit, ranks)).second;
+  });
+}
+
+/// Returns whether the numbers mean the flat parameters, and each rank's vectors have the size of
+/// its parts of them.
+bool are_of_units(const std::vector<std::uint64_t>& numbers, const PlainTensors& plain,
+                  const std::vector<PlacedUnit>& units) {
+  if (units.empty() || numbers.size() != units.size()) return false;
+  return std::ranges::all_of(plain.pieces, [&](const auto& each) {
+    const auto& [name, pieces] = each;
+    const auto number = std::ranges::find(numbers, parse_state_name(name)->number);
+    if (number == numbers.end() || pieces.size() != plain.ranks) return false;
+    const PlacedUnit& unit = units[static_cast<std::size_t>(number - numbers.begin())];
+    const std::uint64_t part = elements_of_rank(unit, plain.ranks);
+    return is_scalar(pieces) || std::ranges::all_of(pieces, [&](const PlainPiece& piece) {
+             return piece.view.shape[0] == part;
+           });
+  });
+}
+
+/// Adds the state `name` of a flat parameter as one of each parameter in it.
+void add_cut(const std::string& name, const Pieces& pieces,
+             const std::vector<std::uint64_t>& numbers, StateDictBuilder& builder) {
+  const StateName state = *parse_state_name(name);
+  const auto number = std::ranges::find(numbers, state.number) - numbers.begin();
+  for (const auto& [fqn, shape, begin] :
+       builder.flat_units[static_cast<std::size_t>(number)].parameters) {
+    const std::string own = fmt::format("state.{}.{}", fqn, state.state);
+    const std::string key = fmt::format("{}.{}", kOptimizer, own);
+    const KeyPath path = {{std::string(kOptimizer), false}, {own, false}};
+    if (is_scalar(pieces)) {
+      builder.add_piece(key, path, {}, {}, pieces.front().view);
+      continue;
+    }
+    const ElementRange place{begin, begin + element_count(shape)};
+    for (std::size_t i = 0; i < pieces.size(); ++i) {
+      const torch::TensorView& vector = pieces[i].view;
+      const std::uint64_t first = i * vector.shape[0];
+      const ElementRange common = intersect(place, {first, first + vector.shape[0]});
+      if (common.empty()) continue;
+      std::uint64_t at = common.begin - first;
+      for (Box& box : boxes_of(shape, {common.begin - begin, common.end - begin})) {
+        const std::uint64_t count = box.elements();
+        torch::TensorView view = slice_of(vector, at, box.sizes);
+        builder.add_piece(key, path, shape, std::move(box), std::move(view));
+        at += count;
+      }
+    }
+  }
+}
+
+void add_groups(const torch::TorchFile& file, torch::Value optimizer, StateDictBuilder& builder) {
+  builder.add_part(fmt::format("{}.{}", kOptimizer, kGroups),
+                   {{std::string(kOptimizer), false}, {std::string(kGroups), false}}, file,
+                   optimizer.at(kGroups));
+}
+
+/// Puts the names of the parameters into the only group, which was added last, for the numbers of
+/// the flat ones.
+void name_parameters(const std::vector<std::uint64_t>& numbers, StateDictBuilder& builder) {
+  Json& groups = builder.out.objects.back().value;
+  Json& group = groups.is_array() ? groups.at(0) : groups.at("items").at(0);  // a list or a tuple
+  Json params = Json::array();
+  for (std::size_t i = 0; i < numbers.size(); ++i) {
+    for (const PlacedParameter& parameter : builder.flat_units[i].parameters)
+      params.push_back(parameter.name);
+  }
+  group["params"] = std::move(params);
+}
+
 /// Joins the pieces. Where they cannot be joined, returns why, and has added nothing.
-std::optional<std::string_view> join(const RankFileGroup& group, const PlainTensors& plain,
+std::optional<std::string_view> join(const OptimizerFiles& files, const PlainTensors& plain,
                                      StateDictBuilder& builder) {
-  const torch::TorchFile file = open(builder, group.files.begin()->second);
-  const auto numbers = numbers_of(file.root());
+  const torch::TorchFile file = open(builder, files.group.files.begin()->second);
+  const torch::Value optimizer = files.optimizer(file);
+  const auto numbers = numbers_of(optimizer);
   const auto sizes = sizes_of(plain);
   const bool are_scalars_equal = std::ranges::all_of(plain.pieces, [&](const auto& each) {
     return !is_scalar(each.second) || are_copies(each.second, each.second.size());
   });
   if (!numbers || !sizes || !are_scalars_equal) return kNoParameters;
+  if (are_of_units(*numbers, plain, builder.flat_units)) {
+    if (!builder.out.assumes_model_order && !have_own_sizes(builder.flat_units, plain.ranks))
+      return kEqualUnits;
+    for (const std::string& name : plain.order)
+      add_cut(name, plain.pieces.at(name), *numbers, builder);
+    add_groups(file, optimizer, builder);
+    name_parameters(*numbers, builder);
+    return std::nullopt;
+  }
   const auto [shapes, why_not] =
       shapes_of(*numbers, *sizes, parameters_of(builder.out), plain.ranks);
   if (!why_not.empty()) return why_not;
@@ -303,24 +409,25 @@ std::optional<std::string_view> join(const RankFileGroup& group, const PlainTens
       add_joined(name, pieces, shape, builder);
     }
   }
-  builder.add_part(fmt::format("{}.{}", kOptimizer, kGroups),
-                   {{std::string(kOptimizer), false}, {std::string(kGroups), false}}, file,
-                   file.root().at(kGroups));
+  add_groups(file, optimizer, builder);
   return std::nullopt;
 }
 
 }  // namespace
 
 void read_rank_optimizer(const RankFileGroup& group, const std::string& start,
-                         StateDictBuilder& builder) {
-  const PlainTensors plain = find_plain(group, builder);
+                         StateDictBuilder& builder, const std::string& member) {
+  const OptimizerFiles files{group, member};
+  const PlainTensors plain = find_plain(files, builder);
   if (plain.are_counted && !are_pieces(plain, builder.out)) {
-    for (const auto& [rank, path] : group.files)
-      builder.add_object(std::string(kOptimizer), {{std::string(kOptimizer), false}},
-                         open(builder, path), rank);
+    for (const auto& [rank, path] : group.files) {
+      const torch::TorchFile file = open(builder, path);
+      builder.add_part(std::string(kOptimizer), {{std::string(kOptimizer), false}}, file,
+                       files.optimizer(file), rank);
+    }
     return;
   }
-  const auto why_not = plain.are_counted ? join(group, plain, builder) : kNoParameters;
+  const auto why_not = plain.are_counted ? join(files, plain, builder) : kNoParameters;
   if (!why_not) return;
   builder.out.losses.push_back({Role::Optimizer,
                                 fmt::format("{}0 to {}", start, group.files.rbegin()->first),

@@ -34,7 +34,8 @@ bool is_one_dcp(Storage& storage, const Path& path) {
   return layout != dcp::Layout::None && layout != dcp::Layout::Megatron;
 }
 
-std::unique_ptr<Source> open_dcp(Storage& storage, const Path& path, const OpenOptions& options) {
+std::unique_ptr<Source> open_dcp(Storage& storage, const Path& path, const OpenOptions& options,
+                                 const dcp::LikeModel* like) {
   if (options.tag) {
     const dcp::Layout layout = dcp::find_layout(storage, path);
     if (layout != dcp::Layout::Megatron && layout != dcp::Layout::Nanotron) {
@@ -45,10 +46,9 @@ std::unique_ptr<Source> open_dcp(Storage& storage, const Path& path, const OpenO
     validate_tag(*options.tag);
     OpenOptions within = options;
     within.tag.reset();
-    return open_dcp(storage, path / *options.tag, within);
+    return open_dcp(storage, path / *options.tag, within, like);
   }
-  dcp::StateDict state = dcp::read_state_dict(storage, path, options.from_rank);
-  state.assumes_model_order = options.assume_model_order;
+  dcp::StateDict state = dcp::read_state_dict(storage, path, options, like);
   return dcp::make_state_dict_source("dcp", std::move(state), path.string());
 }
 

@@ -4,6 +4,10 @@
 
 namespace unishard::converters {
 
+namespace dcp {
+struct LikeModel;
+}
+
 /// Returns true for a folder with `.metadata` or `__<rank>.metadata`, for DCP's sharded
 /// safetensors, and for the parent of accelerate's `pytorch_model_fsdp_0`. Cheap; does not throw
 /// for a path of another format.
@@ -13,8 +17,9 @@ bool is_one_dcp(Storage& storage, const Path& path);
 /// Opens the checkpoint. The tag chooses one of several (Megatron-Core, nanotron); without it, the
 /// file with the number of the newest does.
 /// Throws: InvalidArgument for the tag of a checkpoint that has none, or a rank where ranks have
-/// saved no copies.
+/// saved no copies. `like` gives the names and shapes of what lies in flat parameters.
 std::unique_ptr<Source> open_dcp(Storage& storage, const Path& path,
-                                 const OpenOptions& options = {});
+                                 const OpenOptions& options = {},
+                                 const dcp::LikeModel* like = nullptr);
 
 }  // namespace unishard::converters

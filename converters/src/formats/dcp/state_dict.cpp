@@ -6,6 +6,7 @@
 
 #include "core/key_text.hpp"
 #include "formats/dcp/distributed_tensor.hpp"
+#include "formats/dcp/flat_like.hpp"
 #include "formats/dcp/flat_parameters.hpp"
 #include "formats/dcp/folder_files.hpp"
 #include "formats/dcp/rank_copies.hpp"
@@ -280,7 +281,8 @@ TensorEntry& StateDictBuilder::entry(const std::string& key, KeyPath path, DType
                       where, unishard::quote(key), name_of(dtype), fmt::join(shape, ", "),
                       name_of(known.dtype), fmt::join(known.shape, ", ")),
           ranks_repeat ? "the ranks' files seem to hold pieces of tensors (of FSDP1's flat "
-                         "parameters, of tensor-parallel ranks): save whole tensors, or with "
+                         "parameters, of tensor-parallel ranks): give FSDP1's names and shapes "
+                         "with --like MODEL, or save whole tensors, or with "
                          "torch.distributed.checkpoint"
                        : "");
   }
@@ -465,6 +467,7 @@ bool StateDictBuilder::is_second_key(const std::string& key, const KeyPath& path
 void StateDictBuilder::add_named_tensor(const std::string& key, const KeyPath& path,
                                         const torch::TorchFile& file, torch::Value value,
                                         std::uint64_t rank) {
+  if (taken_keys.contains(key)) return;
   try {
     if (is_distributed_tensor(value) && ranks_repeat) {
       RankTensor tensor = read_distributed_tensor(file, value, rank);
@@ -502,6 +505,10 @@ void StateDictBuilder::add_piece(const std::string& key, KeyPath path, const Sha
 }
 
 StateDict StateDictBuilder::finish(const std::string& where) {
+  if (like != nullptr) {
+    if (flat_units.empty()) take_apart_like(out, where, *like, RankFlatFiles(*like));
+    order_.clear();  // that has set the order
+  }
   take_apart_flat_parameters(out, where);
   for (TensorEntry& tensor : out.tensors)
     std::ranges::stable_sort(tensor.chunks, {},

@@ -7,6 +7,7 @@
 
 #include "containers/boxes.hpp"
 #include "containers/object_tree.hpp"
+#include "formats/dcp/flat_places.hpp"
 #include "formats/dcp/metadata.hpp"
 #include "formats/dcp/stored_items.hpp"
 
@@ -61,6 +62,7 @@ struct LostKey {
 Loss unsaved_weight(std::string fqn);
 
 struct Arrangement;
+struct LikeModel;
 struct NamedShape;
 struct NumberedParameters;
 
@@ -169,6 +171,11 @@ class StateDictBuilder {
   std::optional<std::uint32_t> from_rank = {};  ///< whose boxes count where the elements differ
   /// The same elements of one storage become one tensor with several keys.
   bool finds_second_keys = false;
+  /// A model with the names and shapes of the parameters in flat ones; null: none is given.
+  const LikeModel* like = nullptr;
+  /// The flat parameters that were taken apart by `like`, in the order of the files.
+  std::vector<PlacedUnit> flat_units = {};
+  std::unordered_set<std::string> taken_keys = {};  ///< of tensors in files that are not added
   /// The second of two parts or tensors with one key gets "#2", as object_tree.hpp names it; there
   /// is one rank then.
   bool numbers_repeated_keys = false;
