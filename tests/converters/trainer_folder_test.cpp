@@ -236,6 +236,95 @@ TEST(FusedParameters, AreTakenApartAndJoinedByTheSameRule) {
   EXPECT_FALSE(FusedParameters::of(""));
 }
 
+/// The names are those that save_pretrained() of transformers 5.23 writes.
+TEST(FusedParameters, HaveTheNamesThatEachTypeHasInFiles) {
+  struct Row {
+    std::string type, parameter;
+    Shape shape;
+    std::string first, last;
+  };
+  const std::string layer = "model.layers.1.";
+  const std::vector<Row> rows = {
+      {"granitemoe",
+       "block_sparse_moe.experts.gate_up_proj",
+       {2, 6, 5},
+       "model.layers.1.block_sparse_moe.input_linear.weight",
+       ""},
+      {"granitemoeshared",
+       "block_sparse_moe.experts.down_proj",
+       {2, 5, 3},
+       "model.layers.1.block_sparse_moe.output_linear.weight",
+       ""},
+      {"granitemoehybrid",
+       "block_sparse_moe.router.weight",
+       {2, 5},
+       "model.layers.1.block_sparse_moe.router.layer.weight",
+       ""},
+      {"jamba",
+       "feed_forward.experts.gate_up_proj",
+       {2, 6, 5},
+       "model.layers.1.feed_forward.experts.0.gate_proj.weight",
+       "model.layers.1.feed_forward.experts.1.up_proj.weight"},
+      {"ernie4_5_moe",
+       "mlp.experts.down_proj",
+       {2, 5, 3},
+       "model.layers.1.mlp.experts.0.down_proj.weight",
+       "model.layers.1.mlp.experts.1.down_proj.weight"},
+      {"ernie4_5_moe",
+       "mlp.gate.moe_statics.e_score_correction_bias",
+       {1, 2},
+       "model.layers.1.mlp.moe_statics.e_score_correction_bias",
+       ""},
+      {"minimax",
+       "mlp.experts.gate_up_proj",
+       {2, 6, 5},
+       "model.layers.1.block_sparse_moe.experts.0.w1.weight",
+       "model.layers.1.block_sparse_moe.experts.1.w3.weight"},
+      {"nemotron_h",
+       "mixer.experts.up_proj",
+       {2, 3, 5},
+       "backbone.layers.1.mixer.experts.0.up_proj.weight",
+       "backbone.layers.1.mixer.experts.1.up_proj.weight"},
+      {"nemotron_h", "mixer.gate.weight", {2, 5}, "backbone.layers.1.mixer.gate.weight", ""},
+      {"qwen3_5_moe_text",
+       "mlp.experts.gate_up_proj",
+       {2, 6, 5},
+       "model.layers.1.mlp.experts.0.gate_proj.weight",
+       "model.layers.1.mlp.experts.1.up_proj.weight"}};
+  for (const Row& row : rows) {
+    SCOPED_TRACE(row.type + " " + row.parameter);
+    const auto fused = FusedParameters::of(row.type);
+    ASSERT_TRUE(fused);
+    const auto parts = fused->parts(layer + row.parameter, row.shape);
+    ASSERT_FALSE(parts.empty());
+    EXPECT_EQ(parts.front().name, row.first);
+    EXPECT_EQ(parts.back().name, row.last.empty() ? row.first : row.last);
+    EXPECT_EQ(fused->are_experts(layer + row.parameter),
+              row.parameter.find("experts.") != std::string::npos);
+    std::vector<ShapedName> files;
+    for (const FilePart& part : parts) files.push_back({part.name, part.shape});
+    for (const auto& place : fused->places(files)) {
+      ASSERT_TRUE(place);
+      EXPECT_EQ(place->parameter, layer + row.parameter);
+      EXPECT_EQ(place->shape, row.shape);
+    }
+  }
+}
+
+TEST(FusedParameters, OfExpertsThatAreNotAllThereAreNotRenamed) {
+  const auto fused = FusedParameters::of("nemotron_h");
+  const auto places = fused->places(std::vector<ShapedName>{
+      {"backbone.layers.1.mixer.experts.1.up_proj.weight", {3, 5}}, {"lm_head.weight", {4, 5}}});
+  EXPECT_FALSE(places[0]);
+  EXPECT_FALSE(places[1]);
+}
+
+TEST(ModelType, ClassesMayHaveUnderscores) {
+  EXPECT_TRUE(is_known_class("ernie4_5_moe", "Ernie4_5_MoeForCausalLM"));
+  EXPECT_TRUE(is_known_class("qwen3_5_moe_text", "Qwen3_5MoeForCausalLM"));
+  EXPECT_FALSE(is_known_class("qwen3_5_moe_text", "MyQwen3_5MoeForCausalLM"));
+}
+
 TEST_F(TrainerFolder, OfAnUnknownModelKeepsTheNumbersOfItsStates) {
   const Path folder = copied("llama");
   test::write_file(folder / "config.json", R"({"model_type": "mine"})");

@@ -23,19 +23,38 @@ constexpr std::array kMixtral = {
     FusedRule{"mlp.experts.down_proj", "block_sparse_moe.experts.*.w2.weight"},
     FusedRule{"mlp.gate.weight", "block_sparse_moe.gate.weight"},
     FusedRule{"mlp.e_score_correction_bias", "block_sparse_moe.e_score_correction_bias"}};
+constexpr std::array kErnie = {kGatedExperts[0], kGatedExperts[1],
+                               FusedRule{"mlp.gate.moe_statics.e_score_correction_bias",
+                                         "mlp.moe_statics.e_score_correction_bias"}};
+constexpr std::array kGranite = {
+    FusedRule{"block_sparse_moe.experts.gate_up_proj", "block_sparse_moe.input_linear.weight"},
+    FusedRule{"block_sparse_moe.experts.down_proj", "block_sparse_moe.output_linear.weight"},
+    FusedRule{"block_sparse_moe.router.weight", "block_sparse_moe.router.layer.weight"}};
+constexpr std::array kJamba = {
+    FusedRule{"feed_forward.experts.gate_up_proj", "feed_forward.experts.*.gate_proj.weight",
+              "feed_forward.experts.*.up_proj.weight"},
+    FusedRule{"feed_forward.experts.down_proj", "feed_forward.experts.*.down_proj.weight"}};
+constexpr std::array kNemotron = {
+    FusedRule{"mixer.experts.up_proj", "mixer.experts.*.up_proj.weight"},
+    FusedRule{"mixer.experts.down_proj", "mixer.experts.*.down_proj.weight"}};
 constexpr std::array kPhi = {kMixtral[0], kMixtral[1],
                              FusedRule{"mlp.router.weight", "block_sparse_moe.gate.weight"}};
 
 struct FusedModel {
   std::string_view types;  ///< values of `model_type`, separated by blanks
   std::span<const FusedRule> rules;
+  std::string_view module_start = {}, file_start = {};  ///< of all names
 };
-constexpr std::array<FusedModel, 3> kFusedModels = {{
+constexpr std::array<FusedModel, 7> kFusedModels = {{
     {"qwen2_moe qwen3_moe qwen3_next olmoe flex_olmo deepseek_v2 deepseek_v3 glm4_moe "
-     "glm4_moe_lite solar_open",
+     "glm4_moe_lite solar_open qwen3_5_moe qwen3_5_moe_text",
      kGatedExperts},
-    {"mixtral minimax_m2", kMixtral},
+    {"mixtral minimax minimax_m2", kMixtral},
     {"phimoe", kPhi},
+    {"ernie4_5_moe", kErnie},
+    {"granitemoe granitemoeshared granitemoehybrid", kGranite},
+    {"jamba", kJamba},
+    {"nemotron_h", kNemotron, "model.", "backbone."},
 }};
 
 /// More experts in one layer are no model's.
@@ -78,6 +97,12 @@ std::string with_expert(std::string_view prefix, std::string_view pattern, std::
   return name.append(pattern.substr(0, star))
       .append(std::to_string(expert))
       .append(pattern.substr(star + 1));
+}
+
+/// Returns the name with another start, where it has the first one.
+std::string restarted(std::string name, std::string_view start, std::string_view other) {
+  if (!start.empty() && name.starts_with(start)) name.replace(0, start.size(), other);
+  return name;
 }
 
 bool stacks_experts(const FusedRule& rule) { return rule.file.find('*') != rule.file.npos; }
@@ -155,14 +180,15 @@ bool is_listed(std::string_view types, std::string_view type) {
 std::optional<FusedParameters> FusedParameters::of(std::string_view model_type) {
   if (model_type.empty() || model_type.find(' ') != model_type.npos) return std::nullopt;
   for (const FusedModel& model : kFusedModels) {
-    if (is_listed(model.types, model_type)) return FusedParameters(model.rules);
+    if (is_listed(model.types, model_type))
+      return FusedParameters(model.rules, model.module_start, model.file_start);
   }
   return std::nullopt;
 }
 
 bool FusedParameters::are_experts(std::string_view parameter) const {
   return std::ranges::any_of(rules_, [&](const FusedRule& rule) {
-    return stacks_experts(rule) && match_end(rule.module, parameter);
+    return rule.module.find("experts.") != rule.module.npos && match_end(rule.module, parameter);
   });
 }
 
@@ -170,10 +196,21 @@ std::vector<FilePart> FusedParameters::parts(std::string_view parameter, const S
   for (const FusedRule& rule : rules_) {
     const auto found = match_end(rule.module, parameter);
     if (!found) continue;
-    if (stacks_experts(rule)) return parts_of_experts(rule, found->prefix, shape);
-    return {{with_expert(found->prefix, rule.file, 0), shape, {0, element_count(shape)}}};
+    const std::string prefix = restarted(std::string(found->prefix), module_start_, file_start_);
+    if (stacks_experts(rule)) return parts_of_experts(rule, prefix, shape);
+    return {{with_expert(prefix, rule.file, 0), shape, {0, element_count(shape)}}};
   }
-  return {};
+  if (module_start_.empty() || !parameter.starts_with(module_start_)) return {};
+  return {{restarted(std::string(parameter), module_start_, file_start_),
+           shape,
+           {0, element_count(shape)}}};
+}
+
+bool FusedParameters::is_of_rule(std::string_view file) const {
+  return std::ranges::any_of(rules_, [&](const FusedRule& rule) {
+    return match_end(rule.file, file) ||
+           (!rule.second_file.empty() && match_end(rule.second_file, file));
+  });
 }
 
 std::vector<std::optional<ModulePlace>> FusedParameters::places(
@@ -195,9 +232,15 @@ std::vector<std::optional<ModulePlace>> FusedParameters::places(
     const std::optional<Shape> shape = fused_shape(*rule, members, files);
     if (!shape) continue;
     for (const Member& member : members)
-      places[member.tensor] =
-          ModulePlace{std::string(prefix).append(rule->module), *shape,
-                      fused_box(*rule, member.number, files[member.tensor].shape, *shape)};
+      places[member.tensor] = ModulePlace{
+          restarted(std::string(prefix), file_start_, module_start_) + std::string(rule->module),
+          *shape, fused_box(*rule, member.number, files[member.tensor].shape, *shape)};
+  }
+  for (std::size_t i = 0; i < files.size() && !file_start_.empty(); ++i) {
+    const auto& [name, shape] = files[i];
+    if (places[i] || !name.starts_with(file_start_) || is_of_rule(name)) continue;
+    places[i] = ModulePlace{
+        restarted(name, file_start_, module_start_), shape, {Shape(shape.size(), 0), shape}};
   }
   return places;
 }

@@ -17,7 +17,8 @@ namespace unishard::converters {
 
 /// How one kind of parameter is called in the module and in the files. A name ends with these
 /// words. `*` is the number of an expert: the parameter stacks what the experts have, and where the
-/// files have two tensors for each expert, they follow each other in dimension 1.
+/// files have two tensors for each expert, they follow each other in dimension 1. Without `*` the
+/// files have the parameter as it is, under another name.
 struct FusedRule {
   std::string_view module;
   std::string_view file;
@@ -61,9 +62,14 @@ class FusedParameters {
   std::vector<std::optional<ModulePlace>> places(std::span<const ShapedName> files) const;
 
  private:
-  explicit FusedParameters(std::span<const FusedRule> rules) : rules_(rules) {}
+  bool is_of_rule(std::string_view file) const;
+  FusedParameters(std::span<const FusedRule> rules, std::string_view module_start,
+                  std::string_view file_start)
+      : rules_(rules), module_start_(module_start), file_start_(file_start) {}
 
-  std::span<const FusedRule> rules_;  // of a table that is never destroyed
+  // Parts of a table that is never destroyed.
+  std::span<const FusedRule> rules_;
+  std::string_view module_start_, file_start_;  // of all names; empty: they are the same
 };
 
 }  // namespace unishard::converters

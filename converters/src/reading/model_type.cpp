@@ -46,6 +46,7 @@ bool is_known_class(std::string_view model_type, std::string_view class_name) {
   std::size_t at = 0;  // "gpt_neox" is called GPTNeoX
   for (const char c : model_type) {
     if (c == '_' || c == '-') continue;
+    while (at < class_name.size() && class_name[at] == '_') ++at;  // Ernie4_5_MoeForCausalLM
     if (at == class_name.size() || std::tolower(static_cast<unsigned char>(class_name[at])) != c)
       return false;
     ++at;

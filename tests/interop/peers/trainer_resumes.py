@@ -46,6 +46,20 @@ TINY = {"vocab_size": 64, "hidden_size": 16, "num_hidden_layers": 2, "num_attent
         "kv_lora_rank": 4, "qk_rope_head_dim": 4, "qk_nope_head_dim": 4, "v_head_dim": 4, "n_shared_experts": 1, "linear_key_head_dim": 4,
         "linear_value_head_dim": 4, "linear_num_key_heads": 2, "linear_num_value_heads": 2}
 
+MAMBA_HEADS = {"mamba_n_heads": 4, "mamba_d_head": 8, "mamba_n_groups": 1, "mamba_d_state": 4}
+LINEAR_FIRST = {"layer_types": ["linear_attention", "full_attention"]}
+# What one kind of model needs in order to be small and to have experts.
+OWN = {"mamba2": {"head_dim": 16},
+       "granitemoeshared": {"shared_intermediate_size": 8},
+       "granitemoehybrid": {"shared_intermediate_size": 8, "layer_types": ["mamba", "attention"], **MAMBA_HEADS},
+       "jamba": {"expert_layer_period": 2, "expert_layer_offset": 1, "attn_layer_period": 2, "attn_layer_offset": 1, "use_mamba_kernels": False,
+                 "mamba_d_state": 4, "mamba_dt_rank": 4},
+       "ernie4_5_moe": {"moe_k": 2, "moe_layer_start_index": 1, "moe_num_shared_experts": 1},
+       "minimax": LINEAR_FIRST,
+       "nemotron_h": {"layers_block_type": ["mamba", "moe", "attention", "mamba", "moe"], "num_hidden_layers": 5,
+                      "mamba_num_heads": 4, "mamba_head_dim": 8, "ssm_state_size": 4, "n_groups": 1, "moe_shared_expert_intermediate_size": 8},
+       "qwen3_5_moe_text": {**LINEAR_FIRST, "linear_num_key_heads": 2, "linear_num_value_heads": 4}}
+
 
 # ---- one job of a Trainer ------------------------------------------------------------------------------------------
 
@@ -54,7 +68,7 @@ def make_model(kind, adapter=False):
     from transformers import AutoConfig, AutoModelForCausalLM
     torch.manual_seed(0)
     layers = {"num_hidden_layers": 12, "n_layer": 12} if kind == "gpt2" else {}  # h.10 comes after h.9, and before it by name
-    config = AutoConfig.for_model(kind, **{**TINY, **layers, "resid_pdrop": 0.1})
+    config = AutoConfig.for_model(kind, **{**TINY, **layers, "resid_pdrop": 0.1, **OWN.get(kind, {})})
     model = AutoModelForCausalLM.from_config(config)
     if not adapter:
         return model
@@ -197,7 +211,7 @@ def orders(unishard, scratch, table):
     for kind in known_models():
         folder = scratch / kind
         tiny = {k: v for k, v in TINY.items() if k != "head_dim" or kind not in ("gptj", "codegen", "falcon", "mamba2")}
-        config = AutoConfig.for_model(kind, **tiny, **({"head_dim": 16} if kind == "mamba2" else {}))
+        config = AutoConfig.for_model(kind, **{**tiny, **OWN.get(kind, {})})
         torch.manual_seed(0)
         model = model_class(kind)(config)
         trainer = Trainer(model=model, args=TrainingArguments(output_dir=str(folder), use_cpu=True, report_to=[], weight_decay=0.1))
@@ -279,7 +293,7 @@ def experts(unishard, scratch, table):
     from transformers import AutoModelForCausalLM
     from transformers.utils import logging
     logging.disable_progress_bar()
-    for kind in ("qwen3_moe", "mixtral"):
+    for kind in ("qwen3_moe", "mixtral", "jamba", "nemotron_h", "granitemoe"):
         job = {"do": "trainer", "kind": kind}
         reference = scratch / kind
         expected = launch({**job, "out": str(reference)})

@@ -14,10 +14,29 @@ struct KnownModel {
 
 // clang-format off
 // tests/interop/peers/trainer_resumes.py compares each row with transformers.
-constexpr std::array<KnownModel, 31> kModels = {{
+constexpr std::array<KnownModel, 37> kModels = {{
     {"llama mistral qwen2 qwen3 gemma gemma2 gemma3_text stablelm olmo olmo2 cohere granite smollm3 exaone4 starcoder2",
      "model(embed_tokens layers*(self_attn(q_proj k_proj v_proj o_proj q_norm k_norm) mlp(gate_proj up_proj down_proj c_fc c_proj) "
      "input_layernorm post_attention_layernorm pre_feedforward_layernorm post_feedforward_layernorm) norm) lm_head score classifier qa_outputs"},
+    {"granitemoe granitemoeshared",
+     "model(embed_tokens layers*(self_attn(q_proj k_proj v_proj o_proj) input_layernorm post_attention_layernorm "
+     "block_sparse_moe(router experts(gate_up_proj down_proj)) shared_mlp(input_linear output_linear)) norm) lm_head"},
+    {"granitemoehybrid",
+     "model(embed_tokens layers*(input_layernorm post_attention_layernorm block_sparse_moe(router experts(gate_up_proj down_proj)) "
+     "shared_mlp(input_linear output_linear) mamba(dt_bias A_log D conv1d in_proj norm out_proj) self_attn(q_proj k_proj v_proj o_proj)) norm) lm_head"},
+    {"jamba",
+     "model(embed_tokens layers*(mamba(A_log D conv1d in_proj x_proj dt_proj out_proj dt_layernorm b_layernorm c_layernorm) "
+     "self_attn(q_proj k_proj v_proj o_proj) feed_forward(gate_proj up_proj down_proj router experts(gate_up_proj down_proj)) "
+     "input_layernorm pre_ff_layernorm) final_layernorm) lm_head score"},
+    {"ernie4_5_moe",
+     "model(embed_tokens layers*(self_attn(q_proj k_proj v_proj o_proj) mlp(gate_proj up_proj down_proj gate(weight moe_statics(e_score_correction_bias)) "
+     "experts(gate_up_proj down_proj) shared_experts(gate_proj up_proj down_proj)) input_layernorm post_attention_layernorm) norm) lm_head"},
+    {"minimax",
+     "model(embed_tokens layers*(self_attn(q_proj k_proj v_proj o_proj norm qkv_proj out_proj output_gate slope_rate query_decay key_decay diagonal_decay) input_layernorm post_attention_layernorm "
+     "mlp(gate experts(gate_up_proj down_proj))) norm) lm_head score qa_outputs"},
+    {"nemotron_h",
+     "model(embeddings layers*(norm mixer(dt_bias A_log D conv1d in_proj norm out_proj q_proj k_proj v_proj o_proj up_proj down_proj "
+     "experts(up_proj down_proj) gate(weight e_score_correction_bias) shared_experts(up_proj down_proj) fc1_latent_proj fc2_latent_proj)) norm_f) lm_head"},
     {"mixtral qwen2_moe olmoe minimax_m2 gpt_oss phimoe",
      "model(embed_tokens layers*(self_attn(sinks q_proj k_proj v_proj o_proj q_norm k_norm) mlp(gate_proj up_proj down_proj gate router "
      "experts(gate_up_proj gate_up_proj_bias down_proj down_proj_bias) shared_expert(gate_proj up_proj down_proj) shared_expert_gate) input_layernorm post_attention_layernorm) norm) "
@@ -29,8 +48,8 @@ constexpr std::array<KnownModel, 31> kModels = {{
      "model(embed_tokens layers*(self_attn(q_proj q_a_proj q_a_layernorm q_b_proj kv_a_proj_with_mqa kv_a_layernorm kv_b_proj k_proj v_proj o_proj "
      "q_norm k_norm) mlp(gate_proj up_proj down_proj experts(gate_up_proj down_proj) gate shared_experts(gate_proj up_proj down_proj)) "
      "input_layernorm post_attention_layernorm) norm) lm_head score qa_outputs"},
-    {"qwen3_next",
-     "model(embed_tokens layers*(linear_attn(dt_bias A_log conv1d in_proj_qkvz in_proj_ba norm out_proj) self_attn(q_proj k_proj v_proj o_proj q_norm "
+    {"qwen3_next qwen3_5_moe_text",
+     "model(embed_tokens layers*(linear_attn(dt_bias A_log conv1d in_proj_qkvz in_proj_ba norm out_proj in_proj_qkv in_proj_z in_proj_b in_proj_a) self_attn(q_proj k_proj v_proj o_proj q_norm "
      "k_norm) mlp(gate_proj up_proj down_proj gate experts(gate_up_proj down_proj) shared_expert(gate_proj up_proj down_proj) shared_expert_gate) "
      "input_layernorm post_attention_layernorm) norm) lm_head score qa_outputs"},
     {"phi3 glm4",
