@@ -4,6 +4,7 @@
 #include "unishard/format/commit.hpp"
 
 #include <algorithm>
+#include <cstring>
 #include <tuple>
 
 namespace unishard::converters::torch {
@@ -35,11 +36,28 @@ PlacedSink::PlacedSink(Catalog catalog, OutputPlan plan, Ending ending,
 
 void PlacedSink::write(std::size_t fragment, ElementRange range, std::span<const std::byte> bytes) {
   const Placement& place = plan_.placements.at(fragment);
-  const std::uint64_t width = size_of(place.dtype);
-  const std::uint64_t offset = place.offset + (range.begin - place.range.begin) * width;
+  if (place.box) return write_box(place, range, bytes);
+  store(place, place.offset + (range.begin - place.range.begin) * size_of(place.dtype), bytes);
+}
+
+void PlacedSink::write_box(const Placement& place, ElementRange range,
+                           std::span<const std::byte> bytes) {
+  const ElementRange own = intersect(place.box->own_in(range), place.own);
+  if (own.empty()) return;
+  const std::uint64_t width = size_of(catalog_.tensors[place.tensor].dtype);
+  std::vector<std::byte> gathered(own.size() * width);
+  place.box->each_run(own, [&](std::uint64_t first, ElementRange run) {
+    std::memcpy(&gathered[(first - own.begin) * width], &bytes[(run.begin - range.begin) * width],
+                run.size() * width);
+  });
+  store(place, place.offset + (own.begin - place.own.begin) * size_of(place.dtype), gathered);
+}
+
+void PlacedSink::store(const Placement& place, std::uint64_t offset,
+                       std::span<const std::byte> bytes) {
   const DType from = catalog_.tensors[place.tensor].dtype;
   if (from == place.dtype) return output_->write(place.archive, place.storage, offset, bytes);
-  std::vector<std::byte> converted(range.size() * width);
+  std::vector<std::byte> converted(bytes.size() / size_of(from) * size_of(place.dtype));
   convert_elements(from, bytes, place.dtype, converted);
   output_->write(place.archive, place.storage, offset, converted);
 }

@@ -2,6 +2,7 @@
 // A sink that has a placement in a storage of a TorchOutput for each of its fragments. The torch
 // and DeepSpeed formats share it and differ only in the plan.
 #include "unishard/converters/sink.hpp"
+#include "unishard/format/box.hpp"
 
 #include "containers/torch_output.hpp"
 #include "core/partial_output.hpp"
@@ -22,6 +23,10 @@ struct Placement {
   std::size_t archive = 0, storage = 0;
   std::uint64_t offset = 0;
   DType dtype = DType::Float32;
+  /// Null: all of `range`. Else the own elements `own` of a box of the tensor, which lie in
+  /// `range`; the elements between them are read and not written.
+  std::shared_ptr<const ElementMap> box = nullptr;
+  ElementRange own = {};
 };
 
 /// Everything that a sink decides before the first byte is written.
@@ -73,6 +78,10 @@ class PlacedSink final : public Sink {
   std::vector<std::size_t> left_out() const override { return plan_.left_out; }
 
  private:
+  void write_box(const Placement& place, ElementRange range, std::span<const std::byte> bytes);
+  /// Writes consecutive elements of the tensor's type to byte `offset` of the storage.
+  void store(const Placement& place, std::uint64_t offset, std::span<const std::byte> bytes);
+
   const Catalog catalog_;
   OutputPlan plan_;
   std::vector<Fragment> fragments_;
