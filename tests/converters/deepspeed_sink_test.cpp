@@ -1,5 +1,6 @@
 // What we write for DeepSpeed: the layout of the files, and the way back through our own reader.
 // Whether DeepSpeed itself takes it: tests/interop/peers/deepspeed_accepts.py.
+#include "unishard/converters/registry.hpp"
 #include "unishard/converters/sink.hpp"
 #include "unishard/format/error.hpp"
 
@@ -15,6 +16,7 @@
 #include "whole_copy.hpp"
 
 #include <fmt/format.h>
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <rapidcheck/gtest.h>
 
@@ -571,6 +573,72 @@ TEST(DeepSpeedSink, RefusesAnExistingTag) {
   TempDir dir;
   write(dir.path(), small_model(1, 0));
   EXPECT_THROW(make(dir.path(), small_model(1, 0), false), Error);
+}
+
+/// A catalog with a parameter for each rule of the patterns.
+Catalog tensor_parallel_model(std::uint32_t world_size, std::uint32_t stage) {
+  Catalog catalog;
+  catalog.step = 3;
+  catalog.world_size = world_size;
+  catalog.stage = stage;
+  for (const auto& [fqn, shape] : std::vector<std::pair<std::string, Shape>>{{"columns", {6, 8}},
+                                                                             {"deep", {3, 4, 5}},
+                                                                             {"halves", {8, 3}},
+                                                                             {"heads", {8, 3}},
+                                                                             {"table", {7, 3}},
+                                                                             {"norm", {5}},
+                                                                             {"plain", {4, 3}}})
+    add_parameter(catalog, fqn, shape);
+  catalog.client_state["universal_checkpoint_info"] = {
+      {"universal_checkpoint_version", 0.4},
+      {"original_vocab_size", 7},
+      {"vocabulary_parameter_patterns", {"table"}},
+      {"tp_replicated_parameter_patterns", {"norm"}},
+      {"parameter_with_row_parallelism_patterns", {"columns", "deep"}},
+      {"parameter_with_2_sub_params_cat_dim_0", {"halves"}},
+      {"parameter_with_sub_params",
+       {{{"patterns", {"heads"}}, {"shape", {{4, 2, 2}, -1}}, {"partition_dim", 0}}}}};
+  return catalog;
+}
+
+TEST(DeepSpeedSink, CutsTensorsForTensorParallelRanks) {
+  for (const std::uint32_t stage : {0u, 1u, 2u, 3u}) {
+    SCOPED_TRACE(stage);
+    TempDir dir;
+    const Catalog catalog = tensor_parallel_model(6, stage);
+    const MemorySource source(catalog);
+    const Output output{.format = "deepspeed",
+                        .path = dir.path(),
+                        .tag = "tag",
+                        .parallel = {.tensor = 2, .vocabulary_multiple = 3}};
+    auto sink = make_sink(posix_storage(), output, catalog);
+    copy(whole_copy(source, catalog), *sink, {.threads = 2, .buffer_bytes = 16});
+    EXPECT_TRUE(sink->notes().empty());
+    sink->commit();
+    EXPECT_EQ(first_difference(source, dir.path()), "");
+  }
+}
+
+TEST(DeepSpeedSink, RefusesTensorsThatRanksCannotShare) {
+  TempDir dir;
+  const auto refused = [&](const std::string& key, const Json& value, const std::string& words) {
+    Catalog catalog = tensor_parallel_model(2, 1);
+    catalog.client_state["universal_checkpoint_info"][key] = value;
+    const Output output{
+        .format = "deepspeed", .path = dir.path(), .tag = "tag", .parallel = {.tensor = 2}};
+    EXPECT_THAT(test::error_of([&] { make_sink(posix_storage(), output, std::move(catalog)); }),
+                test::Fails(ErrorCode::Unsupported, words));
+  };
+  const auto heads = [](const Json& shape, int dimension) {
+    return Json::array({{{"patterns", {"heads"}}, {"shape", shape}, {"partition_dim", dimension}}});
+  };
+  refused("tp_replicated_parameter_patterns", Json::array(), "norm [fp32]: dimension 0 has 5");
+  refused("parameter_with_row_parallelism_patterns", {"plain"}, "3 elements");
+  refused("parameter_with_sub_params", heads({{5, 3}, -1}, 0), "5 elements in a part");
+  refused("parameter_with_sub_params", heads({{4, 2}, -1}, 0), "and its sub-parameters 6");
+  refused("parameter_with_sub_params", heads({3, -1}, 0), "8 rows are not 3 sub-parameters");
+  refused("parameter_with_sub_params", heads({-1, 3}, 1), "another dimension than the first");
+  refused("original_vocab_size", 6, "it has 7 rows, and original_vocab_size is 6");
 }
 
 TEST(DeepSpeedUniversalSink, WritesAFolderAParameter) {

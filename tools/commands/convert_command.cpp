@@ -57,9 +57,7 @@ void add_convert(CLI::App& app, Action& action) {
       ->add_option("-s,--stage", options->run.convert.stage,
                    "ZeRO stage of the result, 0 to 3 (default: the input's)")
       ->check(CLI::Range(0, 3));
-  command->add_option("--ep-size,--ep_size", options->run.convert.expert_ranks,
-                      "Expert ranks of DeepSpeed's MoE layers (default: the input's); for "
-                      "--to deepspeed");
+  options->run.add_parallel_ranks(*command);
   command
       ->add_option("--dtype", options->dtype,
                    "Type of the weights (not of fp32 masters and optimizer states); quantized ones "

@@ -1,5 +1,6 @@
 #include "commands/convert_run.hpp"
 
+#include "unishard/converters/cut_patterns.hpp"
 #include "unishard/format/error.hpp"
 
 #include "support/size_text.hpp"
@@ -13,12 +14,16 @@
 
 #include <fmt/format.h>
 
+#include <charconv>
 #include <utility>
 
 namespace unishard::cli {
 namespace {
 
 using converters::OutputShape;
+
+/// Upper bound on stages, and on tensor-parallel ranks.
+constexpr std::uint32_t kModelRanks = 1u << 12;
 
 /// Throws: InvalidArgument when `option` has a value that the format, which has no ranks, cannot
 /// use.
@@ -31,18 +36,40 @@ void require_ranks(bool is_given, std::string_view option, std::string_view form
                     option));
 }
 
+/// Reads "embed=0,7".
+/// Throws: InvalidArgument.
+converters::TiedLayers parse_tied_layers(std::string_view text) {
+  const std::size_t equals = text.find('=');
+  converters::TiedLayers tied{std::string(text.substr(0, equals)), {}};
+  std::string_view numbers = equals == std::string_view::npos ? "" : text.substr(equals + 1);
+  while (!numbers.empty()) {
+    std::uint32_t layer = 0;
+    const char* const end = numbers.data() + numbers.size();
+    const auto [stop, error] = std::from_chars(numbers.data(), end, layer);
+    const bool is_followed = stop != end && *stop == ',' && stop + 1 != end;
+    if (error != std::errc() || (stop != end && !is_followed)) break;
+    tied.layers.push_back(layer);
+    if (stop == end) return tied;
+    numbers.remove_prefix(static_cast<std::size_t>(stop + 1 - numbers.data()));
+  }
+  raise(ErrorCode::InvalidArgument, fmt::format("--tied-layers {}", quote(text)),
+        "pass the key of the module and the layers that use it, such as embed=0,7");
+}
+
 /// What the job writes, with everything that the input decides.
 converters::Output decide_output(const ConvertRun& job, const converters::Source& source,
                                  const std::string& input_tag) {
   converters::Output output = job.output;
   if (output.format.empty()) output.format = source.format();
+  for (const std::string& text : job.tied_layers)
+    output.parallel.tied.push_back(parse_tied_layers(text));
   if (output.compression != Compression{} && output.format != "native")
     raise(ErrorCode::InvalidArgument, "--compress is for UniShard's own format",
           "add --to native, or leave --compress out; nothing was written");
   require_dcp(output);
   require_ranks(job.convert.world_size.has_value(), "--world-size", output.format);
   require_ranks(job.convert.stage.has_value(), "--stage", output.format);
-  job.require_expert_format(output.format);
+  job.require_parallel_format(output.format);
   if (!output.tag.empty() && converters::format_entry(output.format).shape != OutputShape::Tags) {
     raise(ErrorCode::InvalidArgument,
           fmt::format("--out-tag is for formats with tags, and {} has none", output.format),
@@ -83,6 +110,42 @@ void report(const ConvertRun& job, const tools::Conversion& conversion,
   say_different(result.different);
 }
 
+struct OpenedInput {
+  std::unique_ptr<converters::Source> source;
+  std::string tag;
+  bool cuts_result = false;  ///< the user's rules are of the result alone
+};
+
+OpenedInput open_with(const ConvertRun& job, const Json& rules) {
+  auto [source, tag] = tools::open_tagged(posix_storage(), job.input,
+                                          {.tag = job.tag,
+                                           .from_rank = job.part.from_rank,
+                                           .assume_model_order = job.assumes_model_order,
+                                           .merge_rules = rules},
+                                          job.part.like);
+  return {std::move(source), std::move(tag)};
+}
+
+/// Returns whether the tensors of the input are whole without rules of the user's, and nothing
+/// tells how ranks would cut them.
+bool lacks_only_patterns(const converters::Source& source) {
+  const Json& client = source.catalog().client_state;
+  return !client.is_object() || !client.contains(converters::kCutPatterns);
+}
+
+/// Opens the input with the user's rules, or without them where only the result needs them.
+OpenedInput open_input(const ConvertRun& job) {
+  if (job.output.parallel.tensor && !job.rules.cuts.is_null()) {
+    try {
+      OpenedInput opened = open_with(job, nullptr);
+      opened.cuts_result = lacks_only_patterns(*opened.source);
+      if (opened.cuts_result) return opened;
+    } catch (const Error&) {  // the rules are needed to read it, or it is opened again and refused
+    }
+  }
+  return open_with(job, job.rules.cuts);
+}
+
 }  // namespace
 
 void ConvertRun::add_to(CLI::App& command) {
@@ -97,23 +160,71 @@ void ConvertRun::add_to(CLI::App& command) {
   resources.add_to(command);
 }
 
-void ConvertRun::require_expert_format(std::string_view format) const {
-  if (!convert.expert_ranks || format == "deepspeed") return;
-  raise(ErrorCode::InvalidArgument,
-        fmt::format("--ep-size is for DeepSpeed's own folders, and the result is {}", format),
-        "add --to deepspeed, or leave --ep-size out; nothing was written");
+void ConvertRun::add_parallel_ranks(CLI::App& command) {
+  command.add_option("--ep-size,--ep_size", convert.expert_ranks,
+                     "Expert ranks of DeepSpeed's MoE layers (default: the input's); for "
+                     "--to deepspeed");
+  command
+      .add_option(
+          "--tensor", output.parallel.tensor,
+          "Tensor-parallel ranks, two or more, which --world-size counts as well; the input, or "
+          "--merge-rules, must tell how they cut the tensors; for --to deepspeed")
+      ->check(CLI::Range(2u, kModelRanks));
+  command
+      .add_option("--vocab-multiple,--vocab_multiple", output.parallel.vocabulary_multiple,
+                  "With --tensor: pad vocabularies to a multiple of this times the tensor-parallel "
+                  "ranks, as Megatron's --make-vocab-size-divisible-by (default: 1)")
+      ->check(CLI::Range(1u, 1u << 20));
+  add_pipeline(command);
+}
+
+void ConvertRun::add_pipeline(CLI::App& command) {
+  command
+      .add_option("--pipeline", output.parallel.stages,
+                  "Stages of a pipeline, which --world-size counts as well, for models with the "
+                  "names of DeepSpeed's PipelineModule; the layers are divided as its "
+                  "partition_method parameters does; for --to deepspeed")
+      ->check(CLI::Range(1u, kModelRanks));
+  command
+      .add_option("--pipeline-parts,--pipeline_parts", output.parallel.parts,
+                  "The first layer of each stage, then the number of layers, such as 0,4,8, for "
+                  "runs that divide their layers in another way (DeepSpeed prints it)")
+      ->allow_extra_args(false)
+      ->delimiter(',');
+  command
+      .add_option("--tied-layers,--tied_layers", tied_layers,
+                  "The layers of the pipeline that use a tied module, such as embed=0,7")
+      ->allow_extra_args(false)
+      ->type_name("KEY=LAYERS");
+}
+
+void ConvertRun::require_parallel_format(std::string_view format) const {
+  const converters::ParallelRanks& ranks = output.parallel;
+  const std::string_view given = convert.expert_ranks        ? "--ep-size"
+                                 : ranks.tensor              ? "--tensor"
+                                 : ranks.has_pipeline()      ? "--pipeline"
+                                 : ranks.vocabulary_multiple ? "--vocab-multiple"
+                                 : !tied_layers.empty()      ? "--tied-layers"
+                                                             : "";
+  if (given.empty()) return;
+  if (format != "deepspeed") {
+    raise(ErrorCode::InvalidArgument,
+          fmt::format("{} is for DeepSpeed's own folders, and the result is {}", given, format),
+          fmt::format("add --to deepspeed, or leave {} out; nothing was written", given));
+  }
+  if (ranks.vocabulary_multiple && !ranks.tensor)
+    raise(ErrorCode::InvalidArgument, "--vocab-multiple is for tensor-parallel ranks",
+          "add --tensor, or leave it out; nothing was written");
+  if (!tied_layers.empty() && !ranks.has_pipeline())
+    raise(ErrorCode::InvalidArgument, "--tied-layers is for pipelines",
+          "add --pipeline, or leave it out; nothing was written");
 }
 
 int ConvertRun::run(tools::Team& team) const {
   const bool speaks = team.is_first();
   Progress progress(resources.quiet || !speaks);
   tools::TeamObserver observer(team, progress);
-  auto [opened, own_tag] = tools::open_tagged(posix_storage(), input,
-                                              {.tag = tag,
-                                               .from_rank = part.from_rank,
-                                               .assume_model_order = assumes_model_order,
-                                               .merge_rules = rules.cuts},
-                                              part.like);
+  auto [opened, own_tag, cuts_result] = open_input(*this);
   part.check(*opened);
   // Without another type, quantized weights are copied with their scales.
   converters::Dequantized numbers{.source = std::move(opened)};
@@ -135,7 +246,9 @@ int ConvertRun::run(tools::Team& team) const {
       .allows_missing = allows_missing};
   tools::losses_to_name(source->losses(), losses, input);  // before an empty plan
   catch_interrupts();                                      // before anything is created
-  tools::ConversionPlan plan = tools::plan_convert(*source, convert);
+  tools::ConvertOptions options = convert;
+  if (cuts_result) options.cut_patterns = rules.cuts;
+  tools::ConversionPlan plan = tools::plan_convert(*source, options);
   if (experts > 0) plan.remarks.push_back(remark);
   tools::Conversion conversion(
       team, *source, std::move(plan),

@@ -23,15 +23,21 @@ struct ConvertRun {
   bool may_be_fresh = false;  ///< beside the checkpoints of another run
   bool allows_missing = false;
   bool assumes_model_order = false;
+  std::vector<std::string> tied_layers = {};  ///< "<key>=<layer>,<layer>"
   Resources resources;
 
   /// Adds --dry-run, --strict, --allow-missing, --assume-model-order, --no-check, --no-check-input,
   /// --json and the resources.
   void add_to(CLI::App& command);
-  /// Throws: InvalidArgument for --ep-size with a format that has no expert ranks.
-  void require_expert_format(std::string_view format) const;
+  /// Adds --ep-size, --tensor, --pipeline and what belongs to them.
+  void add_parallel_ranks(CLI::App& command);
+  /// Throws: InvalidArgument for one of these with a format that has no such ranks.
+  void require_parallel_format(std::string_view format) const;
   /// Collective. Returns the exit status: 1 when what was read back differs.
   int run(tools::Team& team) const;
+
+ private:
+  void add_pipeline(CLI::App& command);
 };
 
 /// Adds --to with the names of the formats; `sharded_only` are those that keep world size and

@@ -19,7 +19,7 @@ int run_in(tools::Team& team, const ConvertRun& job) {
   const bool is_unknown = format.empty() && job.merge_rules.empty();
   const bool is_native = is_unknown || (format == "native" && to_native);
   if (is_native) require_dcp(job.output);
-  if (is_native) job.require_expert_format("native");
+  if (is_native) job.require_parallel_format("native");
   if (is_native && !job.merge_rules.empty())
     raise(ErrorCode::InvalidArgument, "--merge-rules is for checkpoints of DeepSpeed",
           "leave it out; nothing was written");
@@ -56,9 +56,7 @@ void add_reshard(CLI::App& app, Action& action) {
                    "Ranks of the new checkpoint")
       ->required();
   command->add_option("-s,--stage", job.convert.stage, "ZeRO stage, 0 to 3 (default: as it is)");
-  command->add_option("--ep-size,--ep_size", job.convert.expert_ranks,
-                      "Expert ranks of DeepSpeed's MoE layers (default: the input's); for "
-                      "--to deepspeed");
+  job.add_parallel_ranks(*command);
   add_to_format(*command, job.output.format, "Format to write (default: the input's)", true);
   add_dcp_layout(*command, job.output.key_layout);
   add_compress(*command, job.output.compression);

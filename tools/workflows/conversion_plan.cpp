@@ -341,6 +341,8 @@ ConversionPlan plan_convert(const converters::Source& source, const ConvertOptio
         "client_state.universal_checkpoint_info is left out: it tells tensor-parallel ranks how to "
         "cut parameters by their old names");
   }
+  if (!options.cut_patterns.is_null())
+    converters::set_cut_patterns(plan.target, options.cut_patterns);
   validate(plan.target, "the result");
   return plan;
 }

@@ -31,6 +31,7 @@ std::vector<std::size_t> model_tensors(const Catalog& catalog);
 struct ConvertOptions {
   std::optional<std::uint32_t> world_size = {}, stage = {};  ///< nullopt keeps the source's
   std::optional<std::uint32_t> expert_ranks = {};            ///< DeepSpeed's ep_size; likewise
+  Json cut_patterns = {};  ///< how ranks of the result cut its tensors; null keeps the source's
   std::optional<DType> dtype = {};       ///< of the tensors in state "weights" that float
   std::vector<std::string> only = {};    ///< shell patterns of fqns; empty takes all
   std::string layout = {};               ///< of name_layouts(); empty keeps the names

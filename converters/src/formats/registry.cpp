@@ -18,6 +18,7 @@
 #include "formats/dcp/verl.hpp"
 #include "formats/deepspeed/layout.hpp"
 #include "formats/deepspeed/reader.hpp"
+#include "formats/deepspeed/writer_parallel.hpp"
 #include "formats/files_beside.hpp"
 #include "formats/folder_names.hpp"
 #include "formats/format_detection.hpp"
@@ -116,6 +117,10 @@ std::unique_ptr<Sink> make_native(Storage& storage, const Output& to, Catalog ca
                           to.side_files, to.moves_latest);
 }
 std::unique_ptr<Sink> make_deepspeed(Storage& storage, const Output& to, Catalog catalog) {
+  if (to.parallel.any()) {
+    return make_deepspeed_parallel_sink(storage, to.path, to.tag, std::move(catalog), to.parallel,
+                                        to.share, to.side_files, to.moves_latest);
+  }
   return make_deepspeed_sink(storage, to.path, to.tag, std::move(catalog), to.share, to.side_files,
                              to.moves_latest);
 }

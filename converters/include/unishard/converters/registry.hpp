@@ -2,6 +2,7 @@
 // The formats that this build reads and writes: one explicit table, in the order in which a path is
 // tried.
 // Thread safety: all functions are thread-safe.
+#include "unishard/converters/parallel_ranks.hpp"
 #include "unishard/converters/sink.hpp"
 
 #include <cstdint>
@@ -62,6 +63,7 @@ struct Output {
   /// Source::layout() of a source of the same format; it is followed where the catalog still fits.
   Json layout = {};
   std::string key_layout = {};  ///< for "dcp", where `layout` is null: one of dcp_key_layouts()
+  ParallelRanks parallel = {};  ///< for "deepspeed"
 };
 /// Returns the sink of output.format; sink.hpp describes the sinks.
 /// Lifetime: `storage` must outlive the sink.

@@ -148,3 +148,15 @@ void MergeRules::check_patterns(const Catalog& catalog) const {
 }
 
 }  // namespace unishard::converters::deepspeed
+
+namespace unishard::converters {
+
+void set_cut_patterns(Catalog& catalog, const Json& rules) {
+  deepspeed::MergeRules merge_rules(rules);
+  merge_rules.cut_rules();  // checks that they are understood
+  merge_rules.check(catalog, "the result");
+  if (catalog.client_state.is_null()) catalog.client_state = Json::object();
+  catalog.client_state[kCutPatterns] = rules;
+}
+
+}  // namespace unishard::converters

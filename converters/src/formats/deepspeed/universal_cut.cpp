@@ -34,6 +34,15 @@ std::uint64_t equal_parts(const Json& size) {
   return are_equal ? size.size() : 0;
 }
 
+std::vector<std::uint64_t> sizes_of(const Json& list) {
+  std::vector<std::uint64_t> sizes;
+  for (const Json& size : list) {
+    if (!is_count(size)) refuse_entry("the size of a sub-parameter is no number");
+    sizes.push_back(size.get<std::uint64_t>());
+  }
+  return sizes;
+}
+
 }  // namespace
 
 UniversalCuts::UniversalCuts(const Json& client_state) {
@@ -71,9 +80,14 @@ void UniversalCuts::read_sub_parameters(const Json& info) {
     if (dimension >= entry["shape"].size()) refuse_entry("a sub-parameter has no size");
     for (const Json& pattern : entry["patterns"]) {
       if (!pattern.is_string()) refuse_entry("parameter_with_sub_params holds what is no text");
-      sub_parameter_patterns_.add(pattern.get<std::string>(), sub_parameters_.size());
-      sub_parameters_.push_back({.dimension = static_cast<std::uint32_t>(dimension),
-                                 .sub_parameters = equal_parts(entry["shape"][dimension])});
+      const Json& size = entry["shape"][dimension];
+      SubParameterRule rule{.pattern = pattern.get<std::string>(),
+                            .dimension = static_cast<std::uint32_t>(dimension),
+                            .count = equal_parts(size),
+                            .sizes = {}};
+      if (rule.count == 0) rule.sizes = sizes_of(size);
+      sub_parameter_patterns_.add(rule.pattern, sub_parameters_.size());
+      sub_parameters_.push_back(std::move(rule));
     }
   }
 }
@@ -82,11 +96,12 @@ UniversalCut UniversalCuts::cut_of(const std::string& fqn) const {
   const auto matches = [&](List list) { return !patterns_[list].find(fqn).empty(); };
   // In the order of DeepSpeed's converter; the ranks have the first two kinds whole.
   UniversalCut cut;
-  if (matches(Replicated) || matches(Mean)) return {.is_vocabulary = matches(Vocabulary)};
+  if (matches(Replicated) || matches(Mean))
+    return {.is_vocabulary = matches(Vocabulary), .is_whole = true};
   if (matches(Halves)) {
     cut.sub_parameters = 2;
-  } else if (const auto found = sub_parameter_patterns_.find(fqn); !found.empty()) {
-    cut = sub_parameters_[found.front()];
+  } else if (const SubParameterRule* rule = sub_parameters_of(fqn)) {
+    cut = {.dimension = rule->dimension, .sub_parameters = rule->count};
     if (cut.sub_parameters == 0) {
       raise(ErrorCode::Unsupported,
             fmt::format("{} consists of parts of different sizes", unishard::quote(fqn)));
@@ -96,6 +111,23 @@ UniversalCut UniversalCuts::cut_of(const std::string& fqn) const {
   }
   cut.is_vocabulary = matches(Vocabulary);
   return cut;
+}
+
+const SubParameterRule* UniversalCuts::sub_parameters_of(const std::string& fqn) const {
+  for (const List list : {Replicated, Mean, Halves}) {
+    if (!patterns_[list].find(fqn).empty()) return nullptr;
+  }
+  const auto found = sub_parameter_patterns_.find(fqn);
+  return found.empty() ? nullptr : &sub_parameters_[found.front()];
+}
+
+bool UniversalCuts::describes(const std::string& fqn) const {
+  const auto matches = [&](const NamePatterns& list) { return !list.find(fqn).empty(); };
+  return std::ranges::any_of(patterns_, matches) || matches(sub_parameter_patterns_);
+}
+
+bool UniversalCuts::empty() const {
+  return sub_parameters_.empty() && std::ranges::all_of(patterns_, &NamePatterns::empty);
 }
 
 void write_cut(torch::PickleWriter& pickle, const UniversalCut& cut) {

@@ -33,6 +33,10 @@ void write_module(ArchiveDraft& file, const SavedRun& run, const ModelFile& what
     return what.expert_layers != nullptr && deepspeed::split_expert(fqn).has_value();
   };
   file.pickle.str("module");
+  if (run.rank.layers != nullptr) {
+    file.pickle.none();
+    return;
+  }
   file.pickle.begin_ordered_dict();
   for (const ModuleEntry& entry : run.model.module) {
     if (is_elsewhere(entry.fqn)) continue;
@@ -45,7 +49,9 @@ void write_module(ArchiveDraft& file, const SavedRun& run, const ModelFile& what
     write_module_entry(file, run.model.module[entry], what.partitioned);
   }
   file.pickle.end_dict();
+}
 
+void write_buffer_names(ArchiveDraft& file, const SavedRun& run) {
   file.pickle.str("buffer_names");
   file.pickle.begin_list();
   for (const ModuleEntry& entry : run.model.module) {
@@ -84,14 +90,15 @@ void write_fragment(ArchiveDraft& file, const SavedRun& run, const ModelFile& wh
 }
 
 /// Writes None when there are none: DeepSpeed looks up every frozen parameter of its model in a
-/// dict, and a run that saves without its frozen parameters has some.
+/// dict, and a run that saves without its frozen parameters has some. Those of a pipeline are in
+/// the files of its layers alone.
 template <class WriteValue>
 void write_frozen(ArchiveDraft& file, const SavedRun& run, std::string_view key,
                   const WriteValue& write_value) {
   file.pickle.str(key);
-  if (std::ranges::find(run.model.module, Kind::Frozen, &ModuleEntry::kind) ==
-      run.model.module.end())
-    return file.pickle.none();
+  const bool has_frozen =
+      std::ranges::count(run.model.module, Kind::Frozen, &ModuleEntry::kind) > 0;
+  if (!has_frozen || run.rank.layers != nullptr) return file.pickle.none();
   file.pickle.begin_ordered_dict();
   for (const ModuleEntry& entry : run.model.module) {
     if (entry.kind != Kind::Frozen) continue;
@@ -255,7 +262,8 @@ std::vector<std::string> note_filled_states(const SavedRun& run) {
 
 }  // namespace
 
-SavedRun::SavedRun(const Catalog& saved) : catalog(saved), model(describe_model(saved)) {
+SavedRun::SavedRun(const Catalog& saved, const ModelRank& of_rank)
+    : catalog(saved), rank(of_rank), model(describe_model(saved)) {
   notes = model.notes;
   facts = describe_run(catalog, model, notes);
 }
@@ -264,9 +272,9 @@ void write_world(torch::PickleWriter& pickle, const SavedRun& run) {
   pickle.str("dp_world_size");
   pickle.integer(run.catalog.world_size);
   pickle.str("mp_world_size");
-  pickle.integer(1);
+  pickle.integer(std::int64_t{run.rank.stages} * run.rank.tensor_ranks);
   pickle.str("checkpoint_parallel_dimensions");
-  write_plain(pickle, {{"pp_degree", 1}, {"tp_degree", 1}});
+  write_plain(pickle, {{"pp_degree", run.rank.stages}, {"tp_degree", run.rank.tensor_ranks}});
 }
 
 void check_shape(const Catalog& catalog, const SinkParameter& parameter, TensorIndex tensor) {
@@ -282,6 +290,7 @@ void write_model_file(ArchiveDraft& file, const SavedRun& run, const ModelFile& 
   torch::PickleWriter& pickle = file.pickle;
   pickle.begin_dict();
   write_module(file, run, what);
+  write_buffer_names(file, run);
   pickle.str("optimizer");
   if (what.optimizer) {
     what.optimizer(file);

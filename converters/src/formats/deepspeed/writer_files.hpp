@@ -30,12 +30,27 @@ struct OutputDraft {
   ArchiveDraft next(const Catalog& catalog) { return {plan, catalog, archives.size()}; }
 };
 
+class StageLayers;
+
+/// The part of a run that is parallel beside ZeRO to which a set of files belongs.
+struct ModelRank {
+  std::uint32_t stages = 1, tensor_ranks = 1;
+  std::uint32_t stage = 0, tensor_rank = 0;
+  /// The layers of a pipeline, whose module is in a file for each of them; else null.
+  const StageLayers* layers = nullptr;
+
+  /// Returns what is after "mp_rank_".
+  std::uint32_t number() const { return stage * tensor_ranks + tensor_rank; }
+};
+
 /// Everything about the run that is saved.
 /// Lifetime: `catalog` must outlive this object.
 struct SavedRun {
-  explicit SavedRun(const Catalog& saved);
+  /// `saved` has the tensors of `of_rank`, and its data-parallel ranks as world size.
+  explicit SavedRun(const Catalog& saved, const ModelRank& of_rank = {});
 
   const Catalog& catalog;
+  ModelRank rank;
   SinkModel model;
   RunFacts facts;
   std::vector<std::string> notes;
@@ -71,6 +86,11 @@ void write_optimizer_state(ArchiveDraft& file, const SavedRun& run,
 /// padding.
 void write_master(ArchiveDraft& file, const SavedRun& run, const FlatVector& vector,
                   const Shape& shape);
+
+/// Plans the files of an ordinary checkpoint, those of one rank of a run that is parallel beside
+/// ZeRO. The notes are not set.
+/// Throws: as the sink of the format does.
+OutputDraft draft_regular(const SavedRun& run);
 
 /// Sets the draft's notes, about what it leaves out and about states that some parameters of a
 /// group lack (with `fills`, these are written as zeros), and its list of omitted tensors.

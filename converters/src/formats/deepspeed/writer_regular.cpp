@@ -6,6 +6,7 @@
 #include "unishard/converters/sink.hpp"
 #include "unishard/format/error.hpp"
 
+#include "formats/deepspeed/stage_layers.hpp"
 #include "formats/deepspeed/writer_experts.hpp"
 #include "formats/deepspeed/writer_files.hpp"
 
@@ -39,6 +40,7 @@ class RegularDraft {
       stage_1_and_2();
     }
     if (experts_) expert_files();
+    if (run_.rank.layers != nullptr) layer_files(*run_.rank.layers);
     return std::move(draft_);
   }
 
@@ -46,9 +48,10 @@ class RegularDraft {
   std::uint32_t world_size() const { return run_.catalog.world_size; }
 
   std::string optimizer_file(std::uint32_t rank) const {
-    return fmt::format("{}zero_pp_rank_{}_mp_rank_00_optim_states.pt",
-                       run_.model.precision == DType::BFloat16 ? "bf16_" : "", rank);
+    return fmt::format("{}zero_pp_rank_{}_{}_optim_states.pt",
+                       run_.model.precision == DType::BFloat16 ? "bf16_" : "", rank, model_rank());
   }
+  std::string model_rank() const { return fmt::format("mp_rank_{:02}", run_.rank.number()); }
 
   /// Expert ranks of a group; 1 for one without experts.
   std::uint32_t expert_ranks(std::size_t group) const {
@@ -75,7 +78,7 @@ class RegularDraft {
   void stage_0() {
     ModelFile what;
     what.optimizer = [this](ArchiveDraft& file) { write_optimizer(file, 0); };
-    model_file("mp_rank_00_model_states.pt", what);
+    model_file(model_rank() + "_model_states.pt", what);
     for (std::uint32_t e = 0; experts_ && e < experts_->largest(); ++e) {
       ArchiveDraft file = draft_.next(run_.catalog);
       file.pickle.begin_dict();
@@ -166,7 +169,7 @@ class RegularDraft {
         of_group.push_back(partition(run_.model, members(g, e), rules));
       what.shapes.push_back(of_group.front().order);  // rank 0 has the first experts
     }
-    model_file("mp_rank_00_model_states.pt", what);
+    model_file(model_rank() + "_model_states.pt", what);
     for (std::uint32_t rank = 0; rank < world_size(); ++rank) {
       std::vector<RankPart> parts;
       for (std::size_t g = 0; g < vectors.size(); ++g)
@@ -259,7 +262,7 @@ class RegularDraft {
     for (const SubGroup& sub_group : all) what.shapes.push_back(sub_group.parameters);
     for (std::uint32_t rank = 0; rank < world_size(); ++rank) {
       what.rank = rank;
-      model_file(fmt::format("zero_pp_rank_{}_mp_rank_00_model_states.pt", rank), what);
+      model_file(fmt::format("zero_pp_rank_{}_{}_model_states.pt", rank, model_rank()), what);
       ArchiveDraft file = draft_.next(run_.catalog);
       open_optimizer_file(file.pickle);
       write_sub_groups(file, all, rank);
@@ -314,6 +317,43 @@ class RegularDraft {
     }
   }
 
+  /// One file for each layer of the stage, also for one without tensors: the layer of a module
+  /// without tensors needs it, and that of a function does not look for it.
+  void layer_files(const StageLayers& layers) {
+    const ModelRank& rank = run_.rank;
+    std::map<std::uint32_t, LayerEntries> by_layer;
+    std::map<std::string, LayerEntries, std::less<>> by_key;  // of tied modules
+    const auto take = [&](const std::string& fqn, std::size_t entry) {
+      const LayerName name = *split_layer_name(fqn);
+      auto& entries =
+          name.tied_key.empty() ? by_layer[name.layer] : by_key[std::string(name.tied_key)];
+      entries.emplace_back(name.local, entry);
+    };
+    for (std::size_t i = 0; i < run_.model.module.size(); ++i) take(run_.model.module[i].fqn, i);
+    for (const auto& [alias, entry] : run_.model.aliases) take(alias, entry);
+    for (std::uint32_t i = layers.first(rank.stage); i < layers.last(rank.stage); ++i) {
+      const auto key = layers.tied_key(i);
+      layer_file(i, key ? by_key.find(*key)->second : by_layer[i]);
+    }
+  }
+
+  using LayerEntries = std::vector<std::pair<std::string, std::size_t>>;  // local name, entry
+
+  void layer_file(std::uint32_t layer, const LayerEntries& entries) {
+    ArchiveDraft file = draft_.next(run_.catalog);
+    file.pickle.begin_ordered_dict();
+    for (const auto& [name, entry] : entries) {
+      file.pickle.str(name);
+      file.tensor(run_.model.module[entry].tensor, run_.model.module[entry].dtype);
+    }
+    file.pickle.end_dict();
+    const std::string part = run_.rank.tensor_ranks > 1
+                                 ? fmt::format("model_{:02}-", run_.rank.tensor_rank)
+                                 : std::string();
+    draft_.archives.push_back(
+        file.finish(fmt::format("layer_{:02}-{}model_states.pt", layer, part)));
+  }
+
   const SavedRun& run_;
   const PartitionRules rules_;
   const std::optional<ExpertShares> experts_;
@@ -321,6 +361,9 @@ class RegularDraft {
 };
 
 }  // namespace
+
+OutputDraft draft_regular(const SavedRun& run) { return RegularDraft(run).make(); }
+
 }  // namespace deepspeed_sink
 
 std::unique_ptr<Sink> make_deepspeed_sink(Storage& storage, const Path& folder,
