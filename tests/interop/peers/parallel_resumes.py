@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 """Real DeepSpeed resumes parallel runs at other sizes from what UniShard writes, bit for bit.
 
-  parallel_resumes.py BUILD [--only CASE] [--kind universal|plain|experts] [--few]
+  parallel_resumes.py BUILD [--only CASE] [--kind universal|plain|experts|regular] [--few]
 
 Each row takes a run that real DeepSpeed saved with pipeline, tensor or expert parallelism (UNISHARD_FIXTURES/parallel). A universal
 folder of it is loaded at another number of pipeline stages, tensor-parallel and data-parallel ranks; a plain ZeRO folder of it, at any
-world size and stage, by the same model without parallelism; folders of mixtures of experts, at another ep_size. Masters and both moments must be those that the run had in memory, rows of
+world size and stage, by the same model without parallelism; folders of mixtures of experts, at another ep_size; an ordinary folder, at
+another number of stages and tensor-parallel ranks, with DeepSpeed's default division of the layers. Masters and both moments must be those that the run had in memory, rows of
 padding of the vocabulary must be 0, and the next losses must be those of the run that went on, where the ranks' sums allow.
 The models are those of UNISHARD_PEERS/pp_make.py. Exit status: 0 all equal, 1 something differs, 77 something is not installed.
 """
@@ -45,7 +46,24 @@ EXPERTS = [
     ("moe_ep2dp4_stage2_bf16", (4, 2, 4)), ("moe_ep2dp4_stage2_bf16", (2, 1, 2)), ("moe_ep2dp4_stage1_fp32_data_first", (4, 2, 2)),
     ("moe_ep4_and_ep2_stage2_fp32_groups", (4, 2, 2)), ("moe_ep2_stage0_fp32", (2, 1, 2)), ("moe_ep2_stage0_fp32", (4, 0, 4)),
 ]
-FEW = (UNIVERSAL[1], UNIVERSAL[9]), (PLAIN[1],), (EXPERTS[3],)
+# case; stages, tensor-parallel and data-parallel ranks, and stage of ZeRO
+REGULAR = [
+    ("mg_tp2_stage1_fp32", (1, 4, 1, 1)), ("mg_tp2_stage1_fp32", (1, 2, 2, 2)), ("mg_tp2_stage1_fp32", (1, 2, 1, 0)),
+    ("mg_tp2_stage1_fp32", (1, 2, 2, 3)), ("mg_tp2dp2_stage2_bf16_tied", (1, 4, 1, 2)),
+    ("mg_tp2dp2_stage2_bf16_tied", (1, 2, 1, 0)), ("mg_tp2dp2_stage3_bf16", (1, 4, 1, 3)),
+    ("autotp2_stage1_bf16", (1, 2, 2, 1)), ("autotp2_stage1_fp32_phi3", (1, 2, 1, 2)),
+    ("pp2_stage1_fp32", (1, 1, 2, 1)), ("pp2_stage1_fp32", (3, 1, 1, 1)), ("pp2_stage1_fp32", (4, 1, 1, 1)), ("pp2_stage1_fp32", (3, 1, 1, 0)),
+    ("pp2dp2_stage1_bf16", (4, 1, 1, 1)), ("pp2dp2_stage1_bf16", (3, 1, 2, 1)), ("pp2_stage1_bf16_tied", (3, 1, 1, 1)),
+    ("pp2_stage1_fp32_groups_frozen", (3, 1, 1, 1)),
+    ("mg_pp2tp2_stage1_bf16_tied", (2, 4, 1, 1)), ("mg_pp2tp2_stage1_bf16_tied", (3, 2, 1, 1)),
+]
+# How AutoTP cuts the models of the cases.
+CUTS = {"tp_replicated_parameter_patterns": [r".*norm\.weight", r".*embed_tokens\.weight"],
+        "parameter_with_row_parallelism_patterns": [r".*\.o_proj\.weight", r".*\.down_proj\.weight"]}
+FUSED = {"tp_replicated_parameter_patterns": CUTS["tp_replicated_parameter_patterns"] + [r"lm_head\.weight"],
+         "parameter_with_sub_params": [{"patterns": [r".*\.qkv_proj\.weight"], "shape": [[16, 8, 8], -1], "partition_dim": 0},
+                                       {"patterns": [r".*\.gate_up_proj\.weight"], "shape": [2, -1], "partition_dim": 0}]}
+FEW = (UNIVERSAL[1], UNIVERSAL[9]), (PLAIN[1],), (EXPERTS[3],), (REGULAR[0], REGULAR[11], REGULAR[18])
 
 
 def peers_module():
@@ -58,6 +76,9 @@ def peers_module():
 def worker(job_file):
     """One rank; a case of the kind "whole" is a pipeline's layers in one module."""
     pp_make = peers_module()
+    from deepspeed.runtime import utils
+    balanced = utils.partition_balanced  # its numbers are numpy's, which random.seed() of a layer refuses
+    utils.partition_balanced = lambda **arguments: [int(part) for part in balanced(**arguments)]
     if json.loads(pathlib.Path(job_file).read_text())["case"]["kind"] == "whole":
         pp_make.hf_model = pp_make.WholePipe
     return pp_make.worker(job_file)
@@ -104,8 +125,32 @@ def expert_job(name, size, folder, unishard):
     return case
 
 
-JOBS = {"universal": universal_job, "plain": plain_job, "experts": expert_job}
-SIZES = {"universal": "pp {} tp {} dp {}", "plain": "world size {} stage {}", "experts": "world {} stage {} ep {}"}
+def regular_job(name, size, folder, unishard):
+    pp, tp, dp, stage = size
+    case = load_case(name)
+    model, options = case["model"], ["-w", pp * tp * dp, "-s", stage]
+    if case["kind"] == "autotp":
+        rules = folder.with_suffix(".json")
+        rules.write_text(json.dumps({"cuts": CUTS | (FUSED if model["hf"] == "Phi3" else {})}))
+        options += ["--tensor", tp, "--merge-rules", rules]
+        case["config"]["tensor_parallel"]["autotp_size"] = tp
+    elif case["kind"] == "megatron" or case["tp"] > 1:
+        options += ["--tensor", tp, "--vocab-multiple", model["multiple"]]
+    if case["kind"] == "pipe":
+        frozen = "frozen" in model  # DeepSpeed counts what this run freezes afterwards
+        options += ["--pipeline-parts", "0,3,5,7"] if frozen else ["--pipeline", pp]
+        if model.get("tied"):
+            options += ["--tied-layers", f"embed=0,{model['blocks'] + 2 + (not model.get('no_function'))}"]
+        case["partition"] = "uniform" if frozen else "parameters"
+    run(unishard, "reshard", "-q", *options, FIXTURES / name / "checkpoint", folder)
+    case.update(pp=pp, tp=tp, dp=dp, world_size=pp * tp * dp, stage=stage)
+    case["config"].setdefault("zero_optimization", {})["stage"] = stage
+    return case
+
+
+JOBS = {"universal": universal_job, "plain": plain_job, "experts": expert_job, "regular": regular_job}
+SIZES = {"universal": "pp {} tp {} dp {}", "plain": "world size {} stage {}", "experts": "world {} stage {} ep {}",
+         "regular": "pp {} tp {} dp {} stage {}"}
 
 
 def run(*command):
@@ -185,7 +230,7 @@ def main():
         print(f"skipped: no {FIXTURES} or no {PEERS}/pp_make.py (UNISHARD_FIXTURES, UNISHARD_PEERS)")
         return 77
     pp_make, failed = peers_module(), 0
-    for kind, rows in zip(JOBS, FEW if options.few else (UNIVERSAL, PLAIN, EXPERTS)):
+    for kind, rows in zip(JOBS, FEW if options.few else (UNIVERSAL, PLAIN, EXPERTS, REGULAR)):
         for name, size in rows:
             if (options.only and options.only != name) or (options.kind and options.kind != kind):
                 continue
