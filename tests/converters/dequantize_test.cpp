@@ -823,6 +823,13 @@ TEST(Dequantize, FrozenWeightsOfARunMayStayAsTheyAre) {
   EXPECT_EQ(kept.kept, 1u);
   EXPECT_EQ(names_of(*kept.source), names_of(model));
   EXPECT_EQ(kept.source->catalog().tensors[0].dtype, DType::UInt8);
+  EXPECT_TRUE(kept.incomplete.empty());
+  Model cut = model;
+  for (TensorInfo& tensor : cut.edit().tensors) {
+    if (tensor.fqn.ends_with(".absmax")) tensor.fqn = "other";
+  }
+  const Dequantized without = open(cut, {}, FrozenWeights::Keep);
+  EXPECT_THAT(without.incomplete, ElementsAre(testing::HasSubstr("absmax is missing")));
   const Dequantized all = open(model);
   EXPECT_EQ(all.weights, 1u);
   EXPECT_TRUE(all.source->catalog().tensors[0].frozen);

@@ -3,6 +3,7 @@
 #include "unishard/format/storage.hpp"
 
 #include "expect.hpp"
+#include "fixtures.hpp"
 #include "program.hpp"
 #include "temp_dir.hpp"
 
@@ -228,6 +229,40 @@ TEST_F(VerifyOfQuantized, SaysNothingOfMethodsThatAreNotRead) {
                    {{"quant_method", "compressed-tensors"}})
                 .status,
             0);
+}
+
+TEST_F(VerifyOfQuantized, IsEchoedByACopy) {
+  const std::string state =
+      R"({"quant_type": "nf4", "blocksize": 64, "dtype": "float32", "shape": [4]})";
+  verify({{"m.weight", "U8", {2, 1}, "xy"},
+          {"m.weight.quant_state.bitsandbytes__nf4", "U8", {state.size()}, state}},
+         bits_);
+  const ProcessResult result = unishard({"convert", model_, out(), "--to", "torch"});
+  ASSERT_EQ(result.status, 0) << result.err;
+  EXPECT_THAT(result.err, HasSubstr("m.weight [weights]: its quant_map is missing: it is copied as "
+                                    "it is, and cannot be dequantized"));
+}
+
+/// The base model of an adapter's run, without one of its descriptions.
+TEST_F(VerifyOfQuantized, IsAnErrorForFrozenWeightsThatStayPacked) {
+  SKIP_WITHOUT_FIXTURES();
+  const Path run = temp_.path() / "run";
+  const std::string fixture = (fixtures() / "public/qlora_deepspeed/input").string();
+  ASSERT_EQ(unishard({"convert", fixture, run, "--to", "native", "--only", "base.weight", "--only",
+                      "base.weight.q*", "--only", "lora*", "-q"})
+                .status,
+            0);
+  const Path file = temp_.path() / "model.safetensors";
+  const ProcessResult refused = unishard({"zero_to_fp32", run, file});
+  EXPECT_EQ(refused.status, 6);
+  EXPECT_THAT(refused.err, HasSubstr("base.weight [weights]: its absmax is missing"));
+  const ProcessResult allowed = unishard({"zero_to_fp32", run, file, "--allow-missing"});
+  EXPECT_EQ(allowed.status, 0);
+  EXPECT_THAT(allowed.err, HasSubstr("it is written as it is, and cannot be dequantized"));
+  EXPECT_THAT(allowed.err, Not(HasSubstr("with their scales beside them")));
+  const ProcessResult others =
+      unishard({"zero_to_fp32", run, out(), "--exclude_frozen_parameters"});
+  EXPECT_EQ(others.status, 0) << others.err;
 }
 
 // ---- tensors that torchao describes ----

@@ -228,9 +228,13 @@ int ConvertRun::run(tools::Team& team) const {
   part.check(*opened);
   // Without another type, quantized weights are copied with their scales.
   converters::Dequantized numbers{.source = std::move(opened)};
-  if (convert.dtype)
+  std::vector<std::string> without_value;
+  if (convert.dtype) {
     numbers =
         tools::dequantized_input(std::move(numbers.source), input, {.check_input = check_input});
+  } else {
+    without_value = tools::remarks_on_incomplete(*numbers.source, input, check_input);
+  }
   numbers.source = tools::llama_input(std::move(numbers.source), input, convert.layout);
   // A training goes on with the names of the modules.
   const auto [source, experts, remark] =
@@ -250,6 +254,7 @@ int ConvertRun::run(tools::Team& team) const {
   if (cuts_result) options.cut_patterns = rules.cuts;
   tools::ConversionPlan plan = tools::plan_convert(*source, options);
   if (experts > 0) plan.remarks.push_back(remark);
+  plan.remarks.insert(plan.remarks.end(), without_value.begin(), without_value.end());
   tools::Conversion conversion(
       team, *source, std::move(plan),
       {.verb = "convert",

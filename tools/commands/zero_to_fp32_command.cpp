@@ -45,10 +45,13 @@ int run_in(tools::Team& team, const ZeroToFp32Request& options) {
                     : converters::open_source_like(posix_storage(), options.checkpoint,
                                                    options.part.like, open);
   options.part.check(*opened);
-  auto [numbers, dequantized, kept] =
+  auto [numbers, dequantized, kept, incomplete] =
       tools::dequantized_input(std::move(opened), options.checkpoint,
                                {.frozen = dtype ? FrozenWeights::Dequantize : FrozenWeights::Keep,
                                 .check_input = options.check_input});
+  if (options.exclude_frozen) incomplete.clear();
+  const std::vector<std::string> without_value =
+      tools::incomplete_kept(incomplete, options.checkpoint, options.allows_missing);
   numbers = tools::llama_input(std::move(numbers), options.checkpoint, given.layout);
   const auto [source, experts, remark] =
       options.names.keeps_module_names
@@ -66,11 +69,13 @@ int run_in(tools::Team& team, const ZeroToFp32Request& options) {
                                         .layout = given.layout,
                                         .renames = given.renames});
   if (experts > 0) plan.remarks.push_back(remark);
+  plan.remarks.insert(plan.remarks.end(), without_value.begin(), without_value.end());
   converters::Output output = tools::model_output(tools::model_format(options.output),
                                                   options.output, options.max_shard_size);
   if (options.debug && speaks) say_tensors(plan, source->catalog());
   output.metadata = plan.metadata;
   catch_interrupts();  // before anything is created
+  const bool has_all_scales = !options.exclude_frozen && without_value.empty();
   tools::Conversion conversion(team, *source, std::move(plan),
                                {.verb = "zero_to_fp32",
                                 .input = options.checkpoint,
@@ -79,7 +84,7 @@ int run_in(tools::Team& team, const ZeroToFp32Request& options) {
                                 .read_back = tools::ReadBack::None,
                                 .losses = rules,
                                 .dequantized = dequantized,
-                                .kept_quantized = options.exclude_frozen ? 0 : kept});
+                                .kept_quantized = has_all_scales ? kept : 0});
   const bool reports = speaks && !options.json && !options.resources.quiet;
   if (speaks && !options.json && !reports) say_missing(conversion);
   if (reports) {

@@ -1,8 +1,12 @@
 #include "workflows/dequantized_input.hpp"
 
+#include "unishard/format/error.hpp"
+
 #include "workflows/model_config.hpp"
 #include "workflows/run_files.hpp"
 #include "workflows/side_files.hpp"
+
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <array>
@@ -77,6 +81,37 @@ converters::Dequantized dequantized_input(std::unique_ptr<converters::Source> so
 
 std::vector<std::string> incomplete_weights(const converters::Source& source, const Path& input) {
   return converters::incomplete_weights(source, quantization_of(source, input));
+}
+
+std::vector<std::string> remarks_on_incomplete(converters::Source& source, const Path& input,
+                                               bool check_input) {
+  if (source.part_of()) return {};  // its scales may lie in another part
+  if (!check_input) source.ignore_checksums();
+  std::vector<std::string> remarks;
+  try {
+    for (const std::string& sentence : incomplete_weights(source, input))
+      remarks.push_back(
+          fmt::format("{}: it is copied as it is, and cannot be dequantized", sentence));
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::Corrupt) throw;  // a configuration that is no JSON says nothing
+  }
+  return remarks;
+}
+
+std::vector<std::string> incomplete_kept(const std::vector<std::string>& incomplete,
+                                         const Path& input, bool allows_missing) {
+  if (!incomplete.empty() && !allows_missing)
+    raise(ErrorCode::Unsupported,
+          fmt::format("{}: {} frozen weights that stay quantized cannot be dequantized, first {}",
+                      input.string(), incomplete.size(), incomplete.front()),
+          "bring back the files with its scales and descriptions; --allow-missing writes what is "
+          "there, and --exclude_frozen_parameters the rest");
+  std::vector<std::string> remarks;
+  remarks.reserve(incomplete.size());
+  for (const std::string& sentence : incomplete)
+    remarks.push_back(
+        fmt::format("{}: it is written as it is, and cannot be dequantized", sentence));
+  return remarks;
 }
 
 void forget_quantization(converters::SideFiles& files, Catalog& catalog) {

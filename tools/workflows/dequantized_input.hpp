@@ -25,6 +25,17 @@ converters::Dequantized dequantized_input(std::unique_ptr<converters::Source> so
 /// Calls converters::incomplete_weights() with the configuration of the model in `input`.
 std::vector<std::string> incomplete_weights(const converters::Source& source, const Path& input);
 
+/// Returns a remark for each weight that a copy of `source` holds quantized and without a value.
+/// Pre: nothing was read from `source` yet.
+std::vector<std::string> remarks_on_incomplete(converters::Source& source, const Path& input,
+                                               bool check_input);
+
+/// Returns the remarks on frozen weights that stay quantized and have no value
+/// (Dequantized::incomplete).
+/// Throws: Unsupported, naming the first, when there are such and `allows_missing` is false.
+std::vector<std::string> incomplete_kept(const std::vector<std::string>& incomplete,
+                                         const Path& input, bool allows_missing);
+
 /// Removes the quantization_config from the config.json among `files` and from the configuration in
 /// the catalog's client state, and from those of the model's parts in them.
 void forget_quantization(converters::SideFiles& files, Catalog& catalog);

@@ -240,11 +240,19 @@ Dequantized dequantized(std::unique_ptr<Source> source, const Json& quantization
   const QuantizedWeights weights = weights_of(find_quantized(tensors, config), tensors);
   const std::size_t kept = count_kept(tensors, keeps);
   const std::size_t count = weights.size();
-  if (count == 0) return {.source = std::move(source), .weights = 0, .kept = kept};
+  // Of what does not stay packed, nothing is incomplete here.
+  std::vector<std::string> incomplete;
+  if (tensors.keeps_any()) incomplete = incomplete_weights(*source, quantization_config);
+  if (count == 0)
+    return {.source = std::move(source),
+            .weights = 0,
+            .kept = kept,
+            .incomplete = std::move(incomplete)};
   Contents contents = dequantized_contents(tensors, weights, config);
   return {.source = std::make_unique<DequantizedSource>(std::move(source), std::move(contents)),
           .weights = count,
-          .kept = kept};
+          .kept = kept,
+          .incomplete = std::move(incomplete)};
 }
 
 std::vector<std::string> incomplete_weights(const Source& source, const Json& quantization_config) {

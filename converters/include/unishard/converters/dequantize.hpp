@@ -23,6 +23,8 @@ struct Dequantized {
   std::unique_ptr<Source> source;
   std::size_t weights = 0;  ///< quantized weights that `source` gives as numbers
   std::size_t kept = 0;     ///< frozen ones that stay packed
+  /// A sentence for each frozen one that stays packed and has no value: see incomplete_weights().
+  std::vector<std::string> incomplete = {};
 };
 
 /// Returns a source that gives each quantized weight of the model in `source` as one tensor of
