@@ -224,6 +224,79 @@ TEST(Dequantize, ZeroPointsThatAnotherLayerHasAreRequired) {
   EXPECT_EQ(open(model, config({"re:h.0.*"})).weights, 3u) << "the layers may differ";
 }
 
+/// The configuration of compressed-tensors with one group, of which `weights` is the description.
+Json one_group(const Json& weights, const Json& more = Json::object()) {
+  Json config = {{"quant_method", "compressed-tensors"},
+                 {"config_groups", {{"group_0", {{"weights", weights}}}}}};
+  config.update(more);
+  return config;
+}
+
+TEST(Dequantize, ScalesThatContradictTheStrategyAreRefused) {
+  const auto refused = [](const Json& weights, const Shape& scales) {
+    Model model;
+    model.add("a.weight", DType::Int8, {4, 8}).add("a.weight_scale", DType::Float32, scales);
+    const Json config = one_group(weights);
+    EXPECT_EQ(incomplete_weights(model, config).size(), 1u);
+    return error_of([&] { open(model, config); });
+  };
+  const Json channel = {{"strategy", "channel"}};
+  const Json group = {{"strategy", "group"}, {"group_size", 2}};
+  for (const Shape& scales : {Shape{}, Shape{1, 1}, Shape{3, 1}, Shape{1, 4}, Shape{4, 4}})
+    EXPECT_THAT(refused(channel, scales), Fails(ErrorCode::Corrupt, "each row"));
+  for (const Shape& scales : {Shape{1}, Shape{1, 1}, Shape{4, 1}, Shape{1, 4}, Shape{4, 2}})
+    EXPECT_THAT(refused(group, scales), Fails(ErrorCode::Corrupt, "do not fit"));
+  EXPECT_THAT(refused({{"strategy", "tensor"}}, {4, 1}), Fails(ErrorCode::Corrupt, "one for all"));
+}
+
+TEST(Dequantize, ScalesOfTheirStrategyAreRead) {
+  const auto weights = [](const Json& config, const Shape& shape, const Shape& scales) {
+    Model model;
+    model.add("a.weight", DType::Int8, shape).add("a.weight_scale", DType::Float32, scales);
+    return open(model, one_group(config)).weights;
+  };
+  const Json channel = {{"strategy", "channel"}, {"group_size", nullptr}};
+  const Json group = {{"strategy", "group"}, {"group_size", 3}};
+  for (const Shape& scales : {Shape{4}, Shape{4, 1}})
+    EXPECT_EQ(weights(channel, {4, 8}, scales), 1u);
+  for (const Shape& scales : {Shape{}, Shape{1}, Shape{1, 1}})
+    EXPECT_EQ(weights(channel, {1, 8}, scales), 1u);
+  EXPECT_EQ(weights(group, {4, 8}, {4, 3}), 1u);
+  EXPECT_EQ(weights(group, {4, 2}, {4, 1}), 1u);
+  EXPECT_EQ(weights({{"strategy", "tensor"}}, {4, 8}, {1}), 1u);
+}
+
+TEST(Dequantize, WeightsThatContradictTheConfigurationAreRefused) {
+  const auto refused = [](const Json& config) {
+    Model model;
+    model.add("a.weight", DType::Int8, {1, 2}).add("a.weight_scale", DType::Float32, {1});
+    return error_of([&] { open(model, config); });
+  };
+  EXPECT_THAT(refused(one_group({{"type", "float"}})), Fails(ErrorCode::Corrupt, "type"));
+  EXPECT_THAT(refused(one_group({{"type", "int"}}, {{"format", "pack-quantized"}})),
+              Fails(ErrorCode::Corrupt, "packed"));
+  EXPECT_THAT(refused(one_group({{"type", "int"}}, {{"ignore", {"lm_head", "a"}}})),
+              Fails(ErrorCode::Corrupt, "not quantized"));
+}
+
+TEST(Dequantize, ZeroPointsOfSymmetricWeightsMayOnlyBeZero) {
+  const auto with = [](int point) {
+    Model model;
+    model.add("a.weight", DType::Int8, {2, 1}, bytes_of({1, 2}));
+    model.add_floats("a.weight_scale", {2, 1}, {1, 1});
+    return model.add("a.weight_zero_point", DType::Int8, {2, 1}, bytes_of({0, point}));
+  };
+  const Json config = one_group({{"symmetric", true}});
+  EXPECT_EQ(open(with(0), config).weights, 1u);
+  EXPECT_THAT(error_of([&] { open(with(3), config); }), Fails(ErrorCode::Corrupt, "symmetric"));
+}
+
+TEST(Dequantize, ScalesThatNoSizeOfBlocksMakesAreMisfits) {
+  Model model;
+  model.add("a", DType::Float8E4M3, {16, 2}).add("a_scale", DType::Float32, {15, 1});
+  EXPECT_THAT(error_of([&] { open(model); }), Fails(ErrorCode::Corrupt, "do not fit"));
+}
+
 Model grouped(const Shape& scales = {2, 2}) {
   Model model;
   model.add("a.weight", DType::Int8, {2, 4}, bytes_of({1, 2, 3, 4, -1, -2, -3, -4}));

@@ -125,6 +125,7 @@ QuantizedWeight describe(const NamedTensors& tensors, std::size_t tensor, const 
   require_known_int8(weight, found, config);
   const std::size_t scales = found.scale_inv ? *found.scale_inv : *found.scale;
   require_scale_type(tensors[scales]);
+  require_declared(config.declared, tensors, weight, scales, found.zero_point);
   QuantizedWeight quantized{.tensor = tensor,
                             .fqn = weight.fqn,
                             .dtype = DType::Float32,

@@ -101,6 +101,7 @@ QuantizationConfig parse_quantization_config(const Json& config) {
   if (const auto size = config.find("weight_block_size"); size != config.end())
     take_block(*size, parsed);
   take_groups(config, parsed);
+  if (parsed.method == "compressed-tensors") parsed.declared = declared_weights(config);
   if (parsed.method == "bitsandbytes") parsed.packed_type = packed_type(config);
   return parsed;
 }

@@ -3,6 +3,8 @@
 #include "unishard/format/dtype.hpp"
 #include "unishard/format/json.hpp"
 
+#include "reading/compressed_tensors.hpp"
+
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -26,7 +28,8 @@ struct QuantizationConfig {
   /// modules, the same in all layers.
   enum class ZeroPoints { Unknown, SameInAllLayers, Everywhere };
   ZeroPoints zero_points = ZeroPoints::Unknown;
-  std::string problem;  ///< why its block sizes make no sense; empty when they do
+  DeclaredWeights declared;  ///< by compressed-tensors
+  std::string problem;       ///< why its block sizes make no sense; empty when they do
   /// The type in whose name bitsandbytes stores packed 4-bit numbers; nullopt: none are expected.
   std::optional<DType> packed_type;
 };

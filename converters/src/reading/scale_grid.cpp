@@ -54,6 +54,7 @@ std::uint64_t block_on_axis(const TensorInfo& weight, std::uint64_t size, std::u
   if (scales == 1) return std::max<std::uint64_t>(size, 1);
   if (scales == size) return 1;
   if (scales == 0 || scales > size) return 0;
+  if (blocks_of(size, blocks_of(size, scales)) != scales) return 0;  // no size of blocks fits
   if (!known.empty()) {
     std::erase_if(known, [&](std::uint64_t block) { return blocks_of(size, block) != scales; });
     if (known.empty()) return 0;
