@@ -385,6 +385,23 @@ TEST(DeepSpeedSink, Stage0WrapsA16BitOptimizerAsDeepSpeedDoes) {
   }
 }
 
+TEST(DeepSpeedSink, NamesWhatStage0DoesNotKeepOfALossScaler) {
+  Catalog catalog = small_model(1, 0);
+  catalog.tensors.push_back(tensor("a", "weights", {5, 10}, DType::Float16));
+  catalog.tensors.push_back(tensor("b", "weights", {7}, DType::Float16));
+  catalog.loss_scaler = {
+      {"dynamic", true}, {"cur_scale", 8}, {"cur_hysteresis", 1}, {"min_scale", 4}};
+  for (const std::uint32_t stage : {0u, 2u}) {
+    TempDir dir;
+    catalog.stage = stage;
+    const std::vector<std::string> notes = write(dir.path(), catalog);
+    const bool has_note = std::ranges::any_of(notes, [](const std::string& note) {
+      return note.find("loss scaler: cur_hysteresis, min_scale:") != note.npos;
+    });
+    EXPECT_EQ(has_note, stage == 0) << stage;
+  }
+}
+
 TEST(DeepSpeedSink, Stage3FollowsTheSubGroupSize) {
   TempDir dir;
   Catalog catalog = small_model(2, 3);

@@ -11,8 +11,10 @@
 #include "formats/deepspeed/writer_files.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
+#include <array>
 #include <map>
 #include <optional>
 #include <utility>
@@ -366,6 +368,29 @@ OutputDraft draft_regular(const SavedRun& run) { return RegularDraft(run).make()
 
 }  // namespace deepspeed_sink
 
+namespace deepspeed_sink {
+namespace {
+
+/// Names what the catalog has of a loss scaler and stage 0 does not keep: DeepSpeed's wrapper of
+/// the optimizer reads back what RegularDraft writes, and takes the rest from ds_config.
+void note_scaler(const SavedRun& run, std::vector<std::string>& notes) {
+  const Json& saved = run.catalog.loss_scaler;
+  if (run.catalog.stage != 0 || !saved.is_object() || !run.facts.scales_dynamically()) return;
+  constexpr std::array<std::string_view, 8> kKept = {
+      "dynamic",      "dynamic_loss_scale", "cur_scale", "cur_iter", "last_overflow_iter",
+      "scale_factor", "scale_window",       "dtype"};
+  std::vector<std::string> lost;
+  for (const auto& [key, value] : saved.items()) {
+    if (std::ranges::count(kKept, key) == 0) lost.push_back(key);
+  }
+  if (!lost.empty())
+    notes.push_back(fmt::format("loss scaler: {}: at stage 0 DeepSpeed takes them from ds_config",
+                                fmt::join(lost, ", ")));
+}
+
+}  // namespace
+}  // namespace deepspeed_sink
+
 std::unique_ptr<Sink> make_deepspeed_sink(Storage& storage, const Path& folder,
                                           const std::string& tag, Catalog catalog,
                                           const WorkSplit& share, SideFiles side_files,
@@ -375,6 +400,7 @@ std::unique_ptr<Sink> make_deepspeed_sink(Storage& storage, const Path& folder,
   deepspeed_sink::OutputDraft draft = regular.make();
   const bool is_flat = catalog.stage > 0 || run.is_fused();
   deepspeed_sink::add_notes(run, draft, is_flat);
+  deepspeed_sink::note_scaler(run, draft.plan.notes);
   if (deepspeed_sink::has_experts(run) && !regular.has_expert_files()) {
     draft.plan.notes.emplace_back(
         "experts in files of their own, without which DeepSpeed's MoE layers do not load: it "
