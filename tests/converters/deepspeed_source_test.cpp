@@ -566,14 +566,14 @@ void save_stage_3(const Path& tag, const std::array<FrozenPart, 2>& frozen,
     const std::string name = rank == 0 ? "a" : values.other_name;
     Json module = {{"a", tensor("none of a")}, {"f", tensor("none")}};
     if (values.is_twice) module["again"] = tensor("none of a");
-    const Json model = {{"module", module},
-                        {"buffer_names", Json::array()},
-                        {"param_shapes", Json::array({{{name, {4}}}})},
-                        {"frozen_param_shapes", part.shapes},
-                        {"frozen_param_fragments", fragments},
-                        {"shared_params", Json::object()},
-                        {"global_steps", values.steps},
-                        {"dp_world_size", 2}};
+    Json model = {{"module", module},
+                  {"buffer_names", Json::array()},
+                  {"param_shapes", Json::array({{{name, {4}}}})},
+                  {"frozen_param_shapes", part.shapes},
+                  {"frozen_param_fragments", fragments},
+                  {"shared_params", Json::object()},
+                  {"global_steps", values.steps},
+                  {"dp_world_size", 2}};
     const std::uint64_t elements = part.elements.value_or(0);
     std::vector<float> held(elements, 9);
     for (std::size_t i = 1; i < held.size(); ++i) held[i] = held[i - 1] + values.frozen_slope;
@@ -666,6 +666,98 @@ TEST(DeepSpeedContradictions, ListedBuffersThatNoFileHoldsAreLost) {
   ASSERT_EQ(losses.size(), 1u);
   EXPECT_EQ(losses[0].role, Role::Buffer);
   EXPECT_EQ(losses[0].name, "ghost");
+}
+
+TEST(DeepSpeedContradictions, AnEmptyModuleLosesItsBuffersAndIsNoted) {
+  const test::TempDir folder;
+  save_old_checkpoint(folder.path() / "tag", true);
+  save_old_model(folder.path() / "tag",
+                 {{"module", Json::object()}, {"buffer_names", {"mean", "count"}}}, {});
+  const auto source = open_source(posix_storage(), folder.path());
+  EXPECT_EQ(source->losses().size(), 2u);
+  EXPECT_THAT(notes_of(*source),
+              testing::Contains(testing::HasSubstr("lacks 2 trained parameters, first \"a\"")));
+}
+
+TEST(DeepSpeedContradictions, ATrainedParameterThatTheModuleLacksIsNoted) {
+  const test::TempDir folder;
+  save_old_checkpoint(folder.path() / "tag", true);
+  save_old_model(folder.path() / "tag", {{"module", {{"a", tensor("a")}}}}, {});
+  const auto source = open_source(posix_storage(), folder.path());
+  EXPECT_EQ(floats_of(*source, "b", "fp32"), (std::vector<float>{5, 6, 7}));
+  EXPECT_THAT(notes_of(*source),
+              testing::ElementsAre(testing::HasSubstr("lacks 1 trained parameters, first \"b\"")));
+}
+
+TEST(DeepSpeedContradictions, TensorsThatNoListHasAreNoted) {
+  const test::TempDir folder;
+  const Path tag = folder.path() / "tag";
+  save_old_checkpoint(tag, true);
+  const auto notes_with = [&](const char* name, bool is_fragment, bool has_lists) {
+    Json more = {{"module", {{"a", tensor("a")}, {"b", tensor("b")}}}};
+    if (!is_fragment) more["module"][name] = tensor("f");
+    if (has_lists) {
+      more["param_shapes"] = Json::array({{{"a", {2, 2}}, {"b", {3}}}});
+      more["frozen_param_shapes"] = Json::object();
+      more["frozen_param_fragments"] = Json::object();
+    }
+    if (is_fragment) more["frozen_param_fragments"][name] = tensor("f");
+    save_old_model(tag, more, {{"f", {DType::Float32, {2}, {1, 2}}}});
+    return notes_of(*open_source(posix_storage(), folder.path()));
+  };
+  for (const bool is_fragment : {false, true})
+    EXPECT_THAT(notes_with("odd", is_fragment, true),
+                testing::ElementsAre(testing::HasSubstr("1 tensors of the model, first \"odd\"")));
+  EXPECT_TRUE(notes_with("odd", false, false).empty()) << "old files have no complete lists";
+  EXPECT_TRUE(notes_with("a.absmax", false, true).empty()) << "bitsandbytes adds it";
+}
+
+/// The notes, or the error, of a model in which shared_params ties t to b. `own` is what the module
+/// has under t.
+class TiedNames : public testing::Test {
+ protected:
+  void save(std::optional<Made> own, const Json& more = Json::object()) {
+    save_old_checkpoint(tag_, true);
+    Json model = {{"module", {{"a", tensor("a")}, {"b", tensor("b")}}},
+                  {"shared_params", {{"t", "b"}}}};
+    if (own) model["module"]["t"] = tensor("t");
+    for (const auto& [key, value] : more.items()) model[key] = value;
+    save_old_model(tag_, model,
+                   own ? std::map<std::string, Made>{{"t", *own}} : std::map<std::string, Made>());
+  }
+  std::vector<std::string> notes() { return notes_of(*open_source(posix_storage(), tag_)); }
+
+  const test::TempDir folder_;
+  const Path tag_ = folder_.path() / "tag";
+};
+
+TEST_F(TiedNames, OfEqualValuesAreNotNoted) {
+  save(Made{DType::Float32, {3}, {5, 6, 7}});
+  EXPECT_TRUE(notes().empty());
+}
+
+TEST_F(TiedNames, OfOtherValuesAreNoted) {
+  save(Made{DType::Float32, {3}, {5, 6, 8}});
+  EXPECT_THAT(notes(), testing::ElementsAre(testing::HasSubstr("first \"t\", have other values")));
+}
+
+TEST_F(TiedNames, OfAnotherShapeAreRefused) {
+  save(Made{DType::Float32, {2}, {5, 6}});
+  EXPECT_THAT(error_of([&] { notes(); }),
+              Fails(ErrorCode::Corrupt, {"\"t\" to \"b\"", "(2)", "(3)"}));
+}
+
+TEST_F(TiedNames, ThatTheModuleLacksAreNoted) {
+  save(std::nullopt);
+  EXPECT_THAT(notes(),
+              testing::ElementsAre(testing::HasSubstr("first \"t\", are in shared_params")));
+}
+
+TEST_F(TiedNames, ThatAreFrozenParametersThemselvesAreRefused) {
+  save(Made{DType::Float32, {3}, {5, 6, 7}},
+       {{"frozen_param_shapes", {{"t", {3}}}}, {"frozen_param_fragments", Json::object()}});
+  EXPECT_THAT(error_of([&] { notes(); }),
+              Fails(ErrorCode::Corrupt, {"\"t\" to \"b\"", "a parameter of its own"}));
 }
 
 TEST(DeepSpeedContradictions, FrozenPartsOfStage3AreThoseOfTheirShape) {
@@ -917,7 +1009,9 @@ void save_stage_0(const Path& tag, const Json& module) {
               {"optimizer", optimizer},
               {"global_steps", 5},
               {"dp_world_size", 1}},
-             {{"a", {DType::Float32, {2}, {1, 2}}}, {"b", {DType::Float32, {3}, {3, 4, 5}}}});
+             {{"a", {DType::Float32, {2}, {1, 2}}},
+              {"b", {DType::Float32, {3}, {3, 4, 5}}},
+              {"frozen", {DType::Float32, {4}, {6, 7, 8, 9}}}});
 }
 
 TEST(DeepSpeedContradictions, WeightsThatAModuleOfStage0LacksAreLost) {
@@ -1135,6 +1229,38 @@ TEST(DeepSpeedUniversal, MomentsThatAllParametersLackAreLost) {
         EXPECT_FALSE(tensor.state.starts_with("exp_avg")) << tensor.label();
     }
   }
+}
+
+TEST(DeepSpeedContradictions, StatesOfAShapeThatTheModuleLacksAreNoted) {
+  const test::TempDir folder;
+  save_stage_0(folder.path() / "whole/tag",
+               {{"a", tensor("a")}, {"b", tensor("b")}, {"frozen", tensor("a")}});
+  save_stage_0(folder.path() / "cut/tag", {{"a", tensor("a")}, {"frozen", tensor("frozen")}});
+  EXPECT_TRUE(notes_of(*open_source(posix_storage(), folder.path() / "whole")).empty());
+  EXPECT_THAT(notes_of(*open_source(posix_storage(), folder.path() / "cut")),
+              testing::Contains(testing::HasSubstr("more parameters of size (3)")));
+}
+
+TEST(DeepSpeedContradictions, AModelOfStage0WithoutItsMastersIsNoted) {
+  const test::TempDir folder;
+  const auto notes_with = [&](const Json& config) {
+    fs::remove_all(folder.path() / "tag");
+    fs::create_directories(folder.path() / "tag");
+    save_torch(folder.path() / "tag/mp_rank_00_model_states.pt",
+               {{"module", {{"a", tensor("a")}}},
+                {"buffer_names", Json::array()},
+                {"optimizer", nullptr},
+                {"ds_config", config}},
+               {{"a", {DType::BFloat16, {2}, {}}}});
+    return notes_of(*open_source(posix_storage(), folder.path()));
+  };
+  const Json adam = {{"type", "Adam"}}, on = {{"enabled", true}};
+  EXPECT_THAT(notes_with({{"bf16", on}, {"optimizer", adam}}),
+              testing::ElementsAre(testing::AllOf(testing::HasSubstr("has no optimizer"),
+                                                  testing::HasSubstr("bf16"))));
+  EXPECT_EQ(notes_with({{"fp16", on}, {"optimizer", adam}}).size(), 1u);
+  EXPECT_TRUE(notes_with({{"bf16", on}}).empty()) << "for inference";
+  EXPECT_TRUE(notes_with({{"optimizer", adam}}).empty()) << "the module has the fp32 weights";
 }
 
 /// Writes a state's file again, in another shape or type.

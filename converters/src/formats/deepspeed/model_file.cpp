@@ -98,14 +98,6 @@ bool has_scales(Value root, const std::string& weight) {
   return false;
 }
 
-/// Returns whether the name is that of a tensor that bitsandbytes keeps beside a quantized weight.
-bool is_scale(std::string_view name) {
-  constexpr std::array<std::string_view, 6> kEnds = {
-      ".absmax", ".quant_map", ".nested_absmax", ".nested_quant_map", ".SCB", ".weight_format"};
-  return name.find(".quant_state.") != std::string_view::npos ||
-         std::ranges::any_of(kEnds, [&](std::string_view end) { return name.ends_with(end); });
-}
-
 std::vector<NamedView> read_frozen(const TorchFile& file, Value root, Notes& notes) {
   const auto fragments = present(root, "frozen_param_fragments");
   if (!fragments) return {};
@@ -255,10 +247,13 @@ ModelFile read_model_file(const TorchFile& file, bool placeholders, Notes& notes
   const Value root = file.root();
   ModelFile model;
   read_facts(file, model, notes);
-  if (const auto module = present(root, "module"))  // None: in the layer files of a pipeline
-    model.module = named_views(file, *module, "module entry", notes);
-  if (const auto shapes = present(root, "frozen_param_shapes"))
+  const auto module = present(root, "module");
+  model.has_module = module.has_value();
+  if (module) model.module = named_views(file, *module, "module entry", notes);
+  if (const auto shapes = present(root, "frozen_param_shapes")) {
     model.frozen_shapes = named_shapes(*shapes);
+    model.lists_frozen = true;
+  }
   model.frozen_fragments = read_frozen(file, root, notes);
   read_aliases(root, placeholders, model);
   return model;
@@ -269,6 +264,13 @@ ModelFile read_parallel_model_file(const TorchFile& file, Notes& notes) {
   ModelFile model;
   read_facts(file, model, notes);
   return model;
+}
+
+bool is_scale(std::string_view name) {
+  constexpr std::array<std::string_view, 6> kEnds = {
+      ".absmax", ".quant_map", ".nested_absmax", ".nested_quant_map", ".SCB", ".weight_format"};
+  return name.find(".quant_state.") != std::string_view::npos ||
+         std::ranges::any_of(kEnds, [&](std::string_view end) { return name.ends_with(end); });
 }
 
 Json zero_setting(const Json& config, const char* key) {

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -14,9 +15,11 @@ namespace unishard::converters::deepspeed {
 struct ModelFile {
   std::string name;
   std::vector<NamedView> module;  ///< parameters and buffers in the model's order
+  bool has_module = true;         ///< false: it is in the layer files of a pipeline
   std::optional<std::vector<std::string>> buffer_names;  ///< nullopt before 0.5.0
   std::optional<ShapeGroups> param_shapes;               ///< per flat group; nullopt at stage 0
   std::vector<NamedShape> frozen_shapes;
+  bool lists_frozen = false;  ///< frozen_param_shapes is there, be it empty
   std::vector<NamedView> frozen_fragments;
   std::vector<std::pair<std::string, std::string>> aliases;  ///< second name, first name
   std::optional<std::uint64_t> world_size;
@@ -50,6 +53,9 @@ ModelFile read_model_file(const TorchFile& file, bool placeholders, Notes& notes
 /// Reads the same of one rank of a tensor- or pipeline-parallel run, without its tensors, which are
 /// not whole: `module` and the frozen ones stay empty, and the shapes are those of the rank.
 ModelFile read_parallel_model_file(const TorchFile& file, Notes& notes);
+
+/// Returns whether the name is that of a tensor that bitsandbytes keeps beside a quantized weight.
+bool is_scale(std::string_view name);
 
 /// Returns config["zero_optimization"][key]; null when there is none.
 Json zero_setting(const Json& config, const char* key);

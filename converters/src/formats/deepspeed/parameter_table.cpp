@@ -129,9 +129,8 @@ class Assembler {
     }
   }
 
-  /// A module without any entry is that of files whose parts are read elsewhere.
   void lose_buffers() {
-    if (in_.model->module.empty() || !in_.model->buffer_names) return;
+    if (!in_.model->buffer_names) return;
     for (const std::string& name : *in_.model->buffer_names) {
       if (!done_.contains(name) && !aliases_.contains(name))
         notes_.lose({Role::Buffer, name, "buffer_names lists it, and no file holds it"});

@@ -7,6 +7,7 @@
 #include "formats/deepspeed/expert_stage0.hpp"
 #include "formats/deepspeed/flat_groups.hpp"
 #include "formats/deepspeed/frozen_pieces.hpp"
+#include "formats/deepspeed/module_doubts.hpp"
 #include "formats/deepspeed/shard_copies.hpp"
 #include "formats/deepspeed/stage0.hpp"
 
@@ -75,8 +76,10 @@ class RankReader {
     catalog().world_size =
         static_cast<std::uint32_t>(std::clamp<std::uint64_t>(world_size_, 1, ~0u));
     catalog().loss_scaler = std::move(optimizer.loss_scaler);
+    if (!present(file.root(), "optimizer")) doubt_missing_masters(model_, notes_);
     if (optimizer.is_there) catalog().groups = describe_groups(optimizer.settings, parameters_);
     name_cpu_states(parameters_, catalog().groups, notes_);
+    check_ties(model_, parameters_, notes_);
     assemble({&model_, &parameters_, &frozen_, false, optimizer.is_there}, parts_, notes_);
   }
 
@@ -126,6 +129,8 @@ class RankReader {
           "elastic_checkpoint leaves them out");
     }
     name_cpu_states(parameters_, catalog().groups, notes_);
+    check_ties(model_, parameters_, notes_);
+    doubt_module(model_, parameters_, notes_);
     assemble({&model_, &parameters_, &frozen_, is_sliced, true}, parts_, notes_);
   }
 

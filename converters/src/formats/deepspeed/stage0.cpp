@@ -8,6 +8,7 @@
 #include "reading/parameter_shape.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cctype>
@@ -269,6 +270,7 @@ class Stage0Reader {
       });
     }
     lose_absent_weights(slots);
+    doubt_shapes(slots);
     const SlotMatcher by_shape(sizes, candidates_.size(), shape_fits);
     if (by_shape.outcome() == SlotMatcher::Outcome::One) return by_shape.solution();
     if (by_shape.outcome() == SlotMatcher::Outcome::None) {
@@ -326,6 +328,26 @@ class Stage0Reader {
     notes_.lose({Role::Weight,
                  fmt::format("{} of {} trained parameters", trained - entries_, trained),
                  "the optimizer has their states, and the module lacks them"});
+  }
+
+  /// More states of a shape than the module has tensors of it: a weight may be missing. Some
+  /// optimizers keep states of other shapes than their parameters'.
+  void doubt_shapes(const Slots& slots) {
+    const bool is_known = std::ranges::any_of(
+        notes_.losses(), [](const Loss& loss) { return loss.role == Role::Weight; });
+    if (is_known) return;
+    std::map<Shape, std::size_t> left;
+    for (const NamedView* entry : candidates_) ++left[entry->view.shape];
+    for (const auto& group : slots) {
+      for (const Slot& slot : group) {
+        const auto shape = slot.shape();
+        if (!shape || left[*shape]-- > 0) continue;
+        return notes_.add(fmt::format(
+            "the optimizer has states of more parameters of size ({}) than the module has: a "
+            "weight that was trained may be missing in it",
+            fmt::join(*shape, ", ")));
+      }
+    }
   }
 
   template <class Fits>
