@@ -1263,6 +1263,23 @@ TEST(DeepSpeedContradictions, AModelOfStage0WithoutItsMastersIsNoted) {
   EXPECT_TRUE(notes_with({{"optimizer", adam}}).empty()) << "the module has the fp32 weights";
 }
 
+TEST(DeepSpeedContradictions, CopiesOfMastersThatWereSwappedOutAreRefused) {
+  SKIP_WITHOUT_FIXTURES();
+  struct Case {
+    const char *from, *to;
+  };
+  for (const Case& c : {Case{"rank01/0_4", "rank00/0_4"}, {"rank00/0_4", "rank00/5_14"}}) {
+    SCOPED_TRACE(c.from);
+    const Copy copy("stage3_nvme_swapped");
+    const auto file = [&](const std::string& name) {
+      return copy.tag() / "offloaded_tensors" / (name + ".tensor.swp");
+    };
+    replace(file(c.to), file(c.from));
+    EXPECT_THAT(error_of([&] { open_source(posix_storage(), copy.path()); }),
+                Fails(ErrorCode::Corrupt, {c.from, c.to, "a copy of the other"}));
+  }
+}
+
 /// Writes a state's file again, in another shape or type.
 void write_state(const Path& file, DType dtype, const Shape& shape) {
   fs::remove(file);
@@ -1316,6 +1333,20 @@ TEST(DeepSpeedUniversal, AStateOfAnotherParameterIsLost) {
                                        testing::HasSubstr("it was written as")));
   EXPECT_THAT(lines[0], testing::AllOf(testing::HasSubstr("zero/tok.weight/exp_avg.pt"),
                                        testing::HasSubstr("shape (11)")));
+}
+
+TEST(DeepSpeedUniversal, ACopyOfAnotherParametersMomentIsLost) {
+  SKIP_WITHOUT_FIXTURES();
+  const Copy copy("universal_stage2");
+  const Path zero = copy.tag() / "zero";
+  replace(zero / "blocks.0.attn.qkv.weight/exp_avg.pt",
+          zero / "blocks.1.attn.qkv.weight/exp_avg.pt");
+  EXPECT_THAT(lines_of(open_source(posix_storage(), copy.path())->losses()),
+              testing::ElementsAre(testing::HasSubstr("a copy of zero/blocks.0")));
+  // Parameters with the same gradients have both moments in common.
+  replace(zero / "blocks.0.attn.qkv.weight/exp_avg_sq.pt",
+          zero / "blocks.1.attn.qkv.weight/exp_avg_sq.pt");
+  EXPECT_TRUE(open_source(posix_storage(), copy.path())->losses().empty());
 }
 
 /// The model files of all ranks of a parallel run list its parameters.

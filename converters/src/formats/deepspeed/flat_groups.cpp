@@ -238,7 +238,7 @@ std::vector<std::string> SlicedGroups::swap_ids(const OptimizerFile& file,
   return ids;
 }
 
-TensorView SlicedGroups::swapped(const FlatState& state, std::string id, std::uint32_t rank,
+TensorView SlicedGroups::swapped(const FlatState& state, const std::string& id, std::uint32_t rank,
                                  std::uint64_t elements) const {
   const Path file = swap_folder(rank) / (id + ".tensor.swp");
   if (!is_plain_name(id) || storage_.kind(file) != EntryKind::File) {
@@ -263,6 +263,12 @@ void SlicedGroups::add_state(std::size_t group, const std::string& state, const 
   }
 }
 
+void SlicedGroups::remember_master(const Path& file, const TensorView& master) {
+  const torch::Window window = open_window(pool_, file);
+  const std::uint64_t elements = window.size / size_of(master.dtype);
+  swapped_masters_.push_back({file.string(), master, raw_view(window, master.dtype, elements)});
+}
+
 void SlicedGroups::add_rank(const OptimizerFile& file, std::uint32_t rank) {
   check_group_count(file, vectors_.size());
   std::vector<std::string>
@@ -282,7 +288,9 @@ void SlicedGroups::add_rank(const OptimizerFile& file, std::uint32_t rank) {
       std::string id = state.swap_id;
       if (id.empty() && g < ids.size())
         id = is_master ? ids[g] : fmt::format("{}-{}", state.name, ids[g]);
-      add_state(g, state.name, swapped(state, std::move(id), rank, elements), rank);
+      const TensorView view = swapped(state, id, rank, elements);
+      if (is_master) remember_master(swap_folder(rank) / (id + ".tensor.swp"), view);
+      add_state(g, state.name, view, rank);
     };
     add(group.master, true);
     for (const FlatState& state : group.states) add(state, false);

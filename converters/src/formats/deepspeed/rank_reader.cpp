@@ -138,10 +138,14 @@ class RankReader {
     add_parameters(first, shapes);
     if (first.stage == 3) {
       SlicedGroups groups(shapes, world_size_, parameters_, storage_, pool_, in_.folder);
-      ShardCopies copies;
+      ShardCopies copies, swapped;
       for_each_rank(first, [&](const OptimizerFile& file, std::uint32_t rank) {
         groups.add_rank(file, rank);
         copies.add(file.name, views_of(file));
+        // Two parameters may be equal until they are trained.
+        for (const auto& [name, master, whole_file] : groups.take_swapped_masters()) {
+          if (model_.global_steps > 0 && !has_one_value(master)) swapped.add(name, {whole_file});
+        }
         if (!file.tells_its_name && world_size_ > 1) unnamed_ = file.name;
       });
       if (!unnamed_.empty())

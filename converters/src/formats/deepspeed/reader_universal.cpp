@@ -5,6 +5,7 @@
 // the model file instead, and compared with the copies.
 #include "unishard/format/error.hpp"
 
+#include "containers/equal_elements.hpp"
 #include "formats/deepspeed/cpu_states.hpp"
 #include "formats/deepspeed/flat_groups.hpp"
 #include "formats/deepspeed/frozen_pieces.hpp"
@@ -13,6 +14,7 @@
 #include "formats/deepspeed/module_files.hpp"
 #include "formats/deepspeed/optimizer_file.hpp"
 #include "formats/deepspeed/reader.hpp"
+#include "formats/deepspeed/shard_copies.hpp"
 #include "formats/deepspeed/universal_copies.hpp"
 
 #include <fmt/format.h>
@@ -73,6 +75,7 @@ class UniversalReader {
     add_parameters();
     check_states();
     for (std::size_t i = 0; i < parameters_.all().size(); ++i) read_states_of(i);
+    lose_copied_moments();
     if (has_lost_states_) drop_states();
     if (steps_.empty()) steps_ = common_steps_;
     check_weights();
@@ -329,6 +332,33 @@ class UniversalReader {
                  .name = fmt::format("zero/{}/{}", fqn, file),
                  .why = std::move(why),
                  .is_broken = true});
+  }
+
+  /// Two parameters may have the same gradients (the two biases of an LSTM), and then have both
+  /// moments in common: where only the first is the same, it is a copy.
+  void lose_copied_moments() {
+    ShardCopies firsts;
+    std::map<std::string, const Parameter*> known;
+    for (const Parameter& parameter : parameters_.all()) {
+      const TensorView* const moment = whole_state(parameter, kFirstMoment);
+      if (moment == nullptr) continue;
+      known.emplace(parameter.fqn, &parameter);
+      const auto other = firsts.find_or_add(parameter.fqn, {*moment});
+      if (!other) continue;
+      const TensorView* const own = whole_state(parameter, kSecondMoment);
+      const TensorView* const theirs = whole_state(*known.at(*other), kSecondMoment);
+      if (own != nullptr && theirs != nullptr && !equal_elements(*own, *theirs))
+        lose_state(
+            parameter.fqn, kFirstMoment,
+            fmt::format("a copy of zero/{}/{}, or the other is one of it", *other, kFirstMoment));
+    }
+  }
+
+  static const TensorView* whole_state(const Parameter& parameter, std::string_view file) {
+    const auto found = std::ranges::find_if(parameter.states, [&](const StatePieces& state) {
+      return file == state.state + ".pt" && state.pieces.size() == 1;
+    });
+    return found == parameter.states.end() ? nullptr : &found->pieces.front().view;
   }
 
   void drop_states() {

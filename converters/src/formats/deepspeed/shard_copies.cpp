@@ -16,19 +16,6 @@
 namespace unishard::converters::deepspeed {
 namespace {
 
-bool has_one_value(const torch::TensorView& view) {
-  constexpr std::uint64_t kBlock = 4096;
-  const std::vector<std::byte> first = sampled_bytes(view, 0, 1);
-  for (std::uint64_t begin = 0; begin < view.elements(); begin += kBlock) {
-    const std::vector<std::byte> block =
-        sampled_bytes(view, begin, std::min(kBlock, view.elements() - begin));
-    for (std::size_t at = 0; at < block.size(); at += first.size()) {
-      if (!std::ranges::equal(std::span(block).subspan(at, first.size()), first)) return false;
-    }
-  }
-  return true;
-}
-
 /// Returns whether both files are there and have the same bytes.
 bool are_equal_files(Storage& storage, const Path& one, const Path& other) {
   try {
@@ -54,7 +41,21 @@ std::vector<Path> folders_in(Storage& storage, const Path& folder) {
 
 }  // namespace
 
-void ShardCopies::add(const std::string& file, std::vector<torch::TensorView> views) {
+bool has_one_value(const torch::TensorView& view) {
+  constexpr std::uint64_t kBlock = 4096;
+  const std::vector<std::byte> first = sampled_bytes(view, 0, 1);
+  for (std::uint64_t begin = 0; begin < view.elements(); begin += kBlock) {
+    const std::vector<std::byte> block =
+        sampled_bytes(view, begin, std::min(kBlock, view.elements() - begin));
+    for (std::size_t at = 0; at < block.size(); at += first.size()) {
+      if (!std::ranges::equal(std::span(block).subspan(at, first.size()), first)) return false;
+    }
+  }
+  return true;
+}
+
+std::optional<std::string> ShardCopies::find_or_add(const std::string& file,
+                                                    std::vector<torch::TensorView> views) {
   std::erase_if(views, [](const auto& view) { return !view.storage || view.elements() == 0; });
   constexpr std::uint64_t kSampled = 64;
   std::vector<std::byte> sample;
@@ -64,15 +65,21 @@ void ShardCopies::add(const std::string& file, std::vector<torch::TensorView> vi
   const auto [begin, end] = by_sample_.equal_range(sample);
   for (auto at = begin; at != end; ++at) {
     const Held& held = at->second;
-    if (!std::ranges::equal(held.views, views, equal_elements) ||
-        std::ranges::all_of(views, has_one_value))
-      continue;
-    raise(ErrorCode::Corrupt,
-          fmt::format("{} holds the same parts of parameters as {}: one is a copy of the other",
-                      file, held.file),
-          "copy the file again from the node that wrote it, or use another checkpoint");
+    if (std::ranges::equal(held.views, views, equal_elements) &&
+        !std::ranges::all_of(views, has_one_value))
+      return held.file;
   }
   by_sample_.emplace(std::move(sample), Held{file, std::move(views)});
+  return std::nullopt;
+}
+
+void ShardCopies::add(const std::string& file, std::vector<torch::TensorView> views) {
+  const auto other = find_or_add(file, std::move(views));
+  if (!other) return;
+  raise(ErrorCode::Corrupt,
+        fmt::format("{} holds the same parts of parameters as {}: one is a copy of the other", file,
+                    *other),
+        "copy the file again from the node that wrote it, or use another checkpoint");
 }
 
 Path find_in_other_save(Storage& storage, const Path& optimizer, const Path& model) {

@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -20,6 +21,9 @@ class ShardCopies {
   /// `views` are what the file of one rank holds, in the same order for all ranks.
   /// Throws: Corrupt when they are those of an earlier rank, and not constant.
   void add(const std::string& file, std::vector<torch::TensorView> views);
+  /// Adds them, and returns the earlier file that has the same, where they are not constant.
+  std::optional<std::string> find_or_add(const std::string& file,
+                                         std::vector<torch::TensorView> views);
 
  private:
   struct Held {
@@ -28,6 +32,9 @@ class ShardCopies {
   };
   std::multimap<std::vector<std::byte>, Held> by_sample_;
 };
+
+/// Returns whether all elements are equal. Pre: there are some, in the files.
+bool has_one_value(const torch::TensorView& view);
 
 /// Returns the file of another save of the run that has the bytes of one of the two files, which
 /// lie in the folder of a tag, where the other save has not both; an empty path when there is none.
