@@ -13,6 +13,7 @@
 #include "formats/deepspeed/flat_groups.hpp"
 #include "formats/deepspeed/layout.hpp"
 #include "formats/deepspeed/pickle_fields.hpp"
+#include "formats/deepspeed/rank_reader.hpp"
 #include "formats/deepspeed/reader.hpp"
 #include "formats/deepspeed/slot_matcher.hpp"
 #include "read_source.hpp"
@@ -553,6 +554,7 @@ struct Stage3Values {
   float frozen_slope = 0;        ///< from one element of a part to the next; the parts are equal
   bool is_twice = false;         ///< the module of a has a second name
   std::string other_name = "a";  ///< of a in the list of rank 1
+  bool has_own_facts = false;    ///< each rank has another schedule and configuration
 };
 
 /// A trained parameter a of (4) and a frozen one f on two ranks, as stage 3 writes them.
@@ -574,6 +576,10 @@ void save_stage_3(const Path& tag, const std::array<FrozenPart, 2>& frozen,
                   {"shared_params", Json::object()},
                   {"global_steps", values.steps},
                   {"dp_world_size", 2}};
+    if (values.has_own_facts) {
+      model["lr_scheduler"] = {{"last_batch_iteration", rank}};
+      model["ds_config"] = {{"train_batch_size", rank + 1}};
+    }
     const std::uint64_t elements = part.elements.value_or(0);
     std::vector<float> held(elements, 9);
     for (std::size_t i = 1; i < held.size(); ++i) held[i] = held[i - 1] + values.frozen_slope;
@@ -1278,6 +1284,36 @@ TEST(DeepSpeedContradictions, CopiesOfMastersThatWereSwappedOutAreRefused) {
     EXPECT_THAT(error_of([&] { open_source(posix_storage(), copy.path()); }),
                 Fails(ErrorCode::Corrupt, {c.from, c.to, "a copy of the other"}));
   }
+}
+
+TEST(DeepSpeedContradictions, ValuesThatRanksShouldShareAreCompared) {
+  deepspeed::RankContent first, other;
+  first.model_name = "one.pt";
+  other.model_name = "two.pt";
+  const auto notes = [&] {
+    deepspeed::Notes found;
+    note_differing_facts(first, other, found);
+    return found.lines();
+  };
+  first.parts.catalog.client_state = {{"iteration", 3}, {"args", {{"rank", 0}}}, {"more", 1}};
+  other.parts.catalog.client_state = {{"iteration", 3}, {"args", {{"rank", 1}}}};
+  EXPECT_TRUE(notes().empty());
+  other.parts.catalog.client_state["iteration"] = 4;
+  other.parts.catalog.scheduler = {{"last_batch_iteration", 3}};
+  other.parts.catalog.config = {{"train_batch_size", 3}};
+  EXPECT_THAT(notes(),
+              testing::ElementsAre(testing::HasSubstr("lr_scheduler differs between one.pt"),
+                                   testing::HasSubstr("ds_config differs"),
+                                   testing::HasSubstr("the client state differs")));
+}
+
+TEST(DeepSpeedContradictions, SchedulesAndConfigurationsOfRanksAreCompared) {
+  const test::TempDir folder;
+  const FrozenPart none{.shapes = Json::object(), .elements = std::nullopt};
+  save_stage_3(folder.path() / "tag", {none, none}, {.has_own_facts = true});
+  EXPECT_THAT(notes_of(*open_source(posix_storage(), folder.path())),
+              testing::IsSupersetOf({testing::HasSubstr("lr_scheduler differs between ranks"),
+                                     testing::HasSubstr("ds_config differs between ranks")}));
 }
 
 /// Writes a state's file again, in another shape or type.

@@ -325,6 +325,7 @@ CutParts parts_of(std::vector<RankContent> ranks) {
 
 std::unique_ptr<Source> join_ranks(std::vector<RankContent> ranks, CutRules& rules,
                                    const std::string& where, Notes& notes) {
+  for (const RankContent& rank : ranks) note_differing_facts(ranks.front(), rank, notes);
   return join_parts(parts_of(std::move(ranks)), rules, where, notes);
 }
 

@@ -329,6 +329,10 @@ class RankReader {
       raise_two_saves(model_.name, other.name, "dp_world_size differs");
     if (other.client_state != model_.client_state)
       notes_.add("the client state differs between ranks; that of rank 0 is kept");
+    if (other.scheduler != model_.scheduler)
+      notes_.add("lr_scheduler differs between ranks; that of rank 0 is kept");
+    if (other.config != model_.config)
+      notes_.add("ds_config differs between ranks; that of rank 0 is kept");
     return other;
   }
 
@@ -494,6 +498,32 @@ void check_one_save(const RankContent& first, const RankContent& other) {
   if (a.step != b.step) differ(fmt::format("the optimizer steps are {} and {}", a.step, b.step));
   if (a.stage != b.stage) differ("their ZeRO stages differ");
   if (a.producer != b.producer) differ("their DeepSpeed versions differ");
+}
+
+namespace {
+
+/// Returns whether `other` has numbers or texts at its head that `first` has not; other values may
+/// be those of a rank.
+bool has_other_plain_values(const Json& first, const Json& other) {
+  if (!other.is_object()) return false;
+  return std::ranges::any_of(other.items(), [&](const auto& item) {
+    const bool is_plain = item.value().is_number() || item.value().is_string();
+    return is_plain &&
+           (!first.is_object() || !first.contains(item.key()) || first[item.key()] != item.value());
+  });
+}
+
+}  // namespace
+
+void note_differing_facts(const RankContent& first, const RankContent& other, Notes& notes) {
+  const Catalog &a = first.parts.catalog, &b = other.parts.catalog;
+  const auto note = [&](std::string_view what) {
+    notes.add(fmt::format("{} differs between {} and {}; that of the first is kept", what,
+                          first.model_name, other.model_name));
+  };
+  if (a.scheduler != b.scheduler) note("lr_scheduler");
+  if (a.config != b.config) note("ds_config");
+  if (has_other_plain_values(a.client_state, b.client_state)) note("the client state");
 }
 
 RankContent read_rank(Storage& storage, const std::shared_ptr<FilePool>& pool,

@@ -58,6 +58,9 @@ RankContent read_rank(Storage& storage, const std::shared_ptr<FilePool>& pool,
 /// Throws: Corrupt, as raise_two_saves() does.
 void check_one_save(const RankContent& first, const RankContent& other);
 
+/// Notes what two ranks or stages should have in common, and contradict each other in.
+void note_differing_facts(const RankContent& first, const RankContent& other, Notes& notes);
+
 /// Throws: Corrupt, saying that two files are not of one save.
 [[noreturn]] void raise_two_saves(const std::string& a, const std::string& b,
                                   std::string_view what);

@@ -5,6 +5,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <iterator>
 #include <limits>
 #include <map>
 #include <set>
@@ -37,6 +38,9 @@ class StageUnion {
 
   void add(RankContent stage, std::size_t number) {
     check_one_save(out_, stage);
+    Notes differing;
+    note_differing_facts(out_, stage, differing);
+    std::ranges::copy(differing.lines(), std::back_inserter(out_.parts.remarks));
     const std::vector<std::int32_t> groups = add_groups(stage.parts.catalog.groups);
     for (std::size_t i = 0; i < stage.parts.catalog.tensors.size(); ++i) {
       TensorInfo& tensor = stage.parts.catalog.tensors[i];
