@@ -330,9 +330,9 @@ TEST_F(ReadFile, AnArrayOfNumpyBelowAModelIsALostWeight) {
 
 TEST_F(ReadFile, WhatIsNoTensorInAStateDictIsALostWeight) {
   const Json counted = Json::array({1.5, Json::array({2, 3})});
-  const Json model = {{"h.a", tensor("a")}, {"h.m", tensor("m")},        {"h.n", tensor("n")},
-                      {"h.t", tensor("t")}, {"h.none", nullptr},         {"h.list", counted},
-                      {"h.text", "row"},    {"h._extra_state", nullptr}, {"epoch", 3}};
+  const Json model = {{"h.a", tensor("a")}, {"h.b", tensor("b")}, {"h.m", tensor("m")},
+                      {"h.n", tensor("n")}, {"h.t", tensor("t")}, {"h.none", nullptr},
+                      {"h.list", counted},  {"h.text", "row"},    {"h._extra_state", nullptr}};
   const std::vector<std::string> expected = {"h.none", "h.list"};
   const auto names = [](const Source& source) {
     std::vector<std::string> lost;

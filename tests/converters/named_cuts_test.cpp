@@ -176,7 +176,8 @@ TEST_F(CutByNames, RunsWithOtherArgumentsAreNotOneModel) {
 
 /// The file of tensor-parallel rank 0 or 1 of a Megatron-LM run of two, which process `rank` saved.
 void save_megatron_part(const Path& folder, std::uint64_t rank) {
-  const std::string embedding = "embedding.word_embeddings.weight";
+  const std::string embedding = "embedding.word_embeddings.weight",
+                    norm = "decoder.final_layernorm.weight";
   const Json args = {{"tensor_model_parallel_size", 2},
                      {"num_layers", 1},
                      {"num_attention_heads", 2},
@@ -185,21 +186,26 @@ void save_megatron_part(const Path& folder, std::uint64_t rank) {
   const Json names = {{"args", args},
                       {"checkpoint_version", 3.0},
                       {"iteration", 3},
-                      {"model", {{embedding, tensor(embedding)}}}};
+                      {"model", {{embedding, tensor(embedding)}, {norm, tensor(norm)}}}};
   fs::create_directories(folder);
   save_torch(folder / "model_optim_rng.pt", names,
-             {{embedding, {DType::Float32, {3, 4}, std::vector<float>(12)}}}, "model_optim_rng");
+             {{embedding, {DType::Float32, {3, 4}, std::vector<float>(12)}},
+              {norm, {DType::Float32, {4}, std::vector<float>(4)}}},
+             "model_optim_rng");
 }
 
 TEST_F(CutByNames, AFileOfMegatronInAnothersPlaceIsDamage) {
-  const Path run = temp_.path() / "run";
+  const Path run = temp_.path() / "iter_0000003";
   const auto save = [&](std::uint64_t first, std::uint64_t second) {
     fs::remove_all(run);
     save_megatron_part(run / "mp_rank_00", first);
     save_megatron_part(run / "mp_rank_01", second);
   };
   save(0, 1);
-  EXPECT_EQ(open(run)->catalog().tensors[0].shape, (Shape{6, 4}));
+  const auto source = open(run);
+  const auto found = source->catalog().find("embedding.word_embeddings.weight", state::kWeights);
+  ASSERT_TRUE(found);
+  EXPECT_EQ(source->catalog().tensors[*found].shape, (Shape{6, 4}));
   save(1, 0);
   EXPECT_THAT(error_of([&] { open(run); }),
               Fails(ErrorCode::Corrupt, {"mp_rank_00", "rank 1 saved it", "another's place"}));

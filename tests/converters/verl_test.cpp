@@ -149,11 +149,13 @@ TEST_F(VerlRun, LosesTheOptimizerOrTheScheduleWhereAFileIsMissing) {
   save(actor_);
   write_file(run_ / "latest_checkpointed_iteration.txt", "10");
   std::filesystem::remove(actor_ / "extra_state_world_size_2_rank_1.pt");
-  EXPECT_THAT(losses(), testing::Contains(testing::AllOf(HasSubstr("extra_state_world_size_2"),
-                                                         HasSubstr("rank 1 of 2 is missing"))));
+  EXPECT_THAT(losses(),
+              testing::Contains(testing::AllOf(HasSubstr("extra_state_world_size_2"),
+                                               HasSubstr("missing the file of rank 1 of 2"))));
   std::filesystem::remove(actor_ / "optim_world_size_2_rank_1.pt");
-  EXPECT_THAT(losses(), testing::Contains(testing::AllOf(HasSubstr("optim_world_size_2"),
-                                                         HasSubstr("rank 1 of 2 is missing"))));
+  EXPECT_THAT(losses(),
+              testing::Contains(testing::AllOf(HasSubstr("optim_world_size_2"),
+                                               HasSubstr("missing the file of rank 1 of 2"))));
   EXPECT_THAT(floats(*open(), "a", state::kWeights), ElementsAre(10, 11, 12, 13, 14, 15));
 }
 

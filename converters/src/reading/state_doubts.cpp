@@ -50,6 +50,7 @@ class Doubts {
                      std::ranges::any_of(catalog.tensors, is_part_of_object)) {
     const OptimizerScalars scalars(catalog);
     for (const TensorInfo& tensor : catalog.tensors) {
+      if (tensor.state == kExtraState) continue;
       Parameter& parameter = parameters_[tensor.fqn];
       parameter.group = std::max(parameter.group, tensor.group);
       if (is_of_model(tensor)) {
@@ -74,7 +75,9 @@ class Doubts {
  private:
   void say(const std::vector<std::string>& names, std::string_view what) {
     if (names.empty()) return;
-    lines_.push_back(fmt::format("{} {}: {}", names.size(), what, first_names(names)));
+    const std::string count =
+        names.size() > kFirstNames ? fmt::format(" ({})", names.size()) : std::string();
+    lines_.push_back(fmt::format("{}{}: {}", what, count, first_names(names)));
   }
 
   void other_shapes() {

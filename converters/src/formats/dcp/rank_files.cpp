@@ -95,7 +95,7 @@ bool is_whole(const std::string& start, const RankFileGroup& group, std::uint64_
     losses.push_back({.role = role,
                       .name = fmt::format("{}*", start),
                       .why = fmt::format("missing the file of rank {} of {}", *rank, ranks),
-                      .is_broken = true});
+                      .is_broken = role == Role::Optimizer});
   return !rank;
 }
 
