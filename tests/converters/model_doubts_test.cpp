@@ -46,6 +46,13 @@ TEST_F(ModelDoubts, LayersThatTheConfigurationHasAreMissed) {
   EXPECT_THAT(doubts(), IsEmpty());
 }
 
+TEST_F(ModelDoubts, ALayerThatLacksWhatTheOthersHaveIsNamed) {
+  for (const char* name : {"h.0.a", "h.0.b", "h.1.a", "h.2.a", "h.2.b"}) add(name);
+  EXPECT_THAT(doubts(), ElementsAre(HasSubstr("layers lack tensors that most layers have: h.1.b")));
+  add("h.1.mamba");
+  EXPECT_THAT(doubts(), IsEmpty()) << "a layer of another kind";
+}
+
 TEST_F(ModelDoubts, TheTotalSizeOfAnIndexIsCompared) {
   add("a");
   const char* name = "model.safetensors.index.json";

@@ -91,6 +91,14 @@ TEST_F(StateDoubts, AMomentThatTheOthersHaveIsMissed) {
   EXPECT_THAT(doubts(), IsEmpty()) << "another kind of optimizer works on b";
 }
 
+TEST_F(StateDoubts, EachParameterOfAdamHasBothMoments) {
+  drop("b", "exp_avg_sq");
+  drop("c", "exp_avg_sq");
+  EXPECT_THAT(doubts(), ElementsAre(HasSubstr("b [exp_avg_sq], c [exp_avg_sq]")));
+  drop("a", "exp_avg_sq");
+  EXPECT_THAT(doubts(), IsEmpty()) << "as Lion has it";
+}
+
 TEST_F(StateDoubts, AParameterWithoutAStateIsNotTrainedYet) {
   drop("b", "exp_avg_sq");
   drop("b", "exp_avg");

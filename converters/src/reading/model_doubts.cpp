@@ -20,7 +20,8 @@
 namespace unishard::converters {
 namespace {
 
-using Layers = std::map<std::string, std::set<std::uint64_t>>;  ///< numbers, by what is before them
+/// The names in each layer, by what is before the layers' numbers.
+using Layers = std::map<std::string, std::map<std::uint64_t, std::set<std::string>>>;
 
 std::optional<SortedJson> read_object(Storage& storage, const Path& path) {
   constexpr std::uint64_t kMostBytes = std::uint64_t{64} << 20;
@@ -42,7 +43,7 @@ void add_layer(std::string_view name, Layers& layers) {
     std::uint64_t number = 0;
     const auto [rest, error] = std::from_chars(part.data(), part.data() + part.size(), number);
     if (error == std::errc() && rest == part.data() + part.size() && begin > 0) {
-      layers[std::string(name.substr(0, begin - 1))].insert(number);
+      layers[std::string(name.substr(0, begin - 1))][number].emplace(name.substr(end));
       return;
     }
     begin = end + 1;
@@ -79,6 +80,33 @@ void doubt_layers(const Layers& layers, const std::optional<SortedJson>& config,
     lines.push_back(fmt::format(
         "config.json says {} layers, and there are tensors of {} ({}): a file may be missing",
         *wanted, most->second.size(), quote(most->first)));
+}
+
+/// Names what a layer lacks that more than half of the layers have, where it has nothing of its
+/// own: layers of another kind have.
+void doubt_uneven_layers(const Layers& layers, std::vector<std::string>& lines) {
+  constexpr std::size_t kFewest = 3;
+  std::vector<std::string> missing;
+  for (const auto& [before, numbered] : layers) {
+    if (numbered.size() < kFewest) continue;
+    std::map<std::string_view, std::size_t> counts;
+    for (const auto& [number, names] : numbered) {
+      for (const std::string& name : names) ++counts[name];
+    }
+    const auto is_usual = [&](std::string_view name) {
+      return 2 * counts.at(name) > numbered.size();
+    };
+    for (const auto& [number, names] : numbered) {
+      if (!std::ranges::all_of(names, is_usual)) continue;
+      for (const auto& [name, count] : counts) {
+        if (is_usual(name) && !names.contains(std::string(name)))
+          missing.push_back(fmt::format("{}.{}{}", before, number, name));
+      }
+    }
+  }
+  if (!missing.empty())
+    lines.push_back(
+        fmt::format("layers lack tensors that most layers have: {}", first_names(missing)));
 }
 
 void doubt_total_size(Storage& storage, const Path& folder, const Catalog& catalog,
@@ -133,7 +161,9 @@ void doubt_adapters(const Catalog& catalog, std::vector<std::string>& lines) {
 std::vector<std::string> doubts_about_model(Storage& storage, const Path& folder,
                                             const Catalog& catalog) {
   std::vector<std::string> lines;
-  doubt_layers(layers_of(catalog), read_object(storage, folder / "config.json"), lines);
+  const Layers layers = layers_of(catalog);
+  doubt_layers(layers, read_object(storage, folder / "config.json"), lines);
+  doubt_uneven_layers(layers, lines);
   doubt_total_size(storage, folder, catalog, lines);
   doubt_adapters(catalog, lines);
   return lines;

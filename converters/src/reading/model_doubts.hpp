@@ -11,9 +11,9 @@
 namespace unishard::converters {
 
 /// Returns a line for each doubt about the model in `folder`: config.json has more layers than the
-/// tensors; an index gives another total size; one of the two matrices of a low-rank adapter is
-/// missing. `catalog` is that of the whole folder. Files that
-/// cannot be read tell nothing.
+/// tensors; a layer lacks a tensor that most others have; an index gives another total size; one of
+/// the two matrices of a low-rank adapter is missing. `catalog` is that of the whole folder. Files
+/// that cannot be read tell nothing.
 std::vector<std::string> doubts_about_model(Storage& storage, const Path& folder,
                                             const Catalog& catalog);
 

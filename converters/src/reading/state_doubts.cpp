@@ -138,10 +138,39 @@ class Doubts {
 
   void missing_moments() {
     std::vector<std::string> names;
-    for (const auto& [kind, fqns] : kinds()) {
-      for (const std::string_view moment : kMoments) missing_moments(fqns, moment, names);
+    for (const auto& [group, fqns] : groups_of_adam()) {
+      for (const std::string_view moment : {state::kExpAvg, state::kExpAvgSq}) {
+        for (const std::string_view fqn : fqns) {
+          if (!parameters_.at(fqn).states.contains(moment))
+            names.push_back(fmt::format("{} [{}]", fqn, moment));
+        }
+      }
+    }
+    if (names.empty()) {
+      for (const auto& [kind, fqns] : kinds()) {
+        for (const std::string_view moment : kMoments) missing_moments(fqns, moment, names);
+      }
     }
     say(names, "moments of the optimizer are missing that the other parameters like theirs have");
+  }
+
+  /// Returns the parameters with states of the groups in which no parameter has another state than
+  /// Adam's two or three moments, and both moments are there.
+  std::map<std::int32_t, std::vector<std::string_view>> groups_of_adam() const {
+    std::map<std::int32_t, std::set<std::string_view>> states;
+    std::map<std::int32_t, std::vector<std::string_view>> groups;
+    for (const auto& [fqn, parameter] : parameters_) {
+      if (parameter.states.empty()) continue;
+      groups[parameter.group].push_back(fqn);
+      for (const auto& [name, tensor] : parameter.states) states[parameter.group].insert(name);
+    }
+    std::erase_if(groups, [&](const auto& each) {
+      std::set<std::string_view> others = states.at(each.first);
+      const bool has_both = others.erase(state::kExpAvg) + others.erase(state::kExpAvgSq) == 2;
+      others.erase("max_exp_avg_sq");
+      return !has_both || !others.empty();
+    });
+    return groups;
   }
 
   /// A parameter with a state that those with the moment lack has another kind of optimizer.
