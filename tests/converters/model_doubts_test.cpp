@@ -47,9 +47,10 @@ TEST_F(ModelDoubts, LayersThatTheConfigurationHasAreMissed) {
 }
 
 TEST_F(ModelDoubts, ALayerThatLacksWhatTheOthersHaveIsNamed) {
-  for (const char* name : {"h.0.a", "h.0.b", "h.1.a", "h.2.a", "h.2.b"}) add(name);
-  EXPECT_THAT(doubts(), ElementsAre(HasSubstr("layers lack tensors that most layers have: h.1.b")));
-  add("h.1.mamba");
+  for (const char* name : {"h.0.m.a", "h.0.m.b", "h.1.m.a", "h.2.m.a", "h.2.m.b"}) add(name);
+  EXPECT_THAT(doubts(),
+              ElementsAre(HasSubstr("layers lack tensors that most layers have: h.1.m.b")));
+  add("h.1.mamba.a");
   EXPECT_THAT(doubts(), IsEmpty()) << "a layer of another kind";
 }
 

@@ -120,6 +120,21 @@ TEST_F(StateDoubts, NamesOfGroupsAreHeldAgainstTheParameters) {
                                     HasSubstr("in none of its groups: b, c")));
 }
 
+TEST_F(StateDoubts, StepsOfTheTrainerAreHeldAgainstTheOthers) {
+  EXPECT_THAT(doubts_about_steps(catalog_, 3), IsEmpty()) << "no Trainer saved it";
+  catalog_.data_position = {{"global_steps", 3}};
+  EXPECT_THAT(doubts_about_steps(catalog_, 3), IsEmpty());
+  EXPECT_THAT(doubts_about_steps(catalog_, 9), ElementsAre(HasSubstr("the folder's name 9")));
+  steps()["b"] = 12;
+  EXPECT_THAT(doubts_about_steps(catalog_, {}), ElementsAre(HasSubstr("and the optimizer 12")));
+}
+
+TEST_F(StateDoubts, AGroupWithoutParametersIsNamed) {
+  catalog_.groups.push_back({{"lr", 9}, {"params", Json::array()}});
+  EXPECT_THAT(doubts(), ElementsAre(HasSubstr("have no parameters: another group may list them, "
+                                              "too: 1")));
+}
+
 TEST_F(StateDoubts, ASecondNameIsAName) {
   catalog_.aliases = {{"tied", "a"}};
   params() = {"tied", "a", "b", "c"};

@@ -466,16 +466,6 @@ std::unique_ptr<Source> open_source_as(Storage& storage, std::string_view format
 
 namespace {
 
-/// Returns a line where a Trainer's folder is called after another step than that of its content.
-std::vector<std::string> doubt_about_number(const Path& folder, const Catalog& catalog) {
-  const auto number = checkpoint_number(folder.filename().string());
-  const Json& position = catalog.data_position;
-  const Json steps = position.is_object() ? position.value("global_steps", Json()) : Json();
-  if (!number || !steps.is_number_integer() || steps == *number) return {};
-  return {fmt::format("the folder's name says step {}, and its files are of step {}", *number,
-                      steps.dump())};
-}
-
 /// Opens `path` as the format of `row`, and says of a file what it is a part of. `like` is for DCP
 /// only.
 std::unique_ptr<Source> open_as(Storage& storage, const Path& path, const Row& row,
@@ -522,7 +512,9 @@ std::unique_ptr<Source> open_as(Storage& storage, const Path& path, const Row& r
     source->add_losses(missing_of_torchao(source->catalog()));
   if (has_model_files(row.entry.name) && storage.kind(path) == EntryKind::Directory)
     source->add_remarks(doubts_about_model(storage, path, source->catalog()));
-  if (row.entry.name == "trainer") source->add_remarks(doubt_about_number(path, source->catalog()));
+  if (row.entry.name == "trainer")
+    source->add_remarks(
+        doubts_about_steps(source->catalog(), checkpoint_number(path.filename().string())));
   source->add_remarks(doubts_about_states(source->catalog(), source->losses()));
   return source;
 }

@@ -83,7 +83,8 @@ void doubt_layers(const Layers& layers, const std::optional<SortedJson>& config,
 }
 
 /// Names what a layer lacks that more than half of the layers have, where it has nothing of its
-/// own: layers of another kind have.
+/// own, as a layer of another kind has. Only tensors of modules in a layer count: what a sequence
+/// of modules of all kinds holds are tensors themselves.
 void doubt_uneven_layers(const Layers& layers, std::vector<std::string>& lines) {
   constexpr std::size_t kFewest = 3;
   std::vector<std::string> missing;
@@ -91,10 +92,13 @@ void doubt_uneven_layers(const Layers& layers, std::vector<std::string>& lines) 
     if (numbered.size() < kFewest) continue;
     std::map<std::string_view, std::size_t> counts;
     for (const auto& [number, names] : numbered) {
-      for (const std::string& name : names) ++counts[name];
+      for (const std::string& name : names) {
+        if (name.find('.', 1) != std::string::npos) ++counts[name];
+      }
     }
     const auto is_usual = [&](std::string_view name) {
-      return 2 * counts.at(name) > numbered.size();
+      const auto found = counts.find(name);
+      return found != counts.end() && 2 * found->second > numbered.size();
     };
     for (const auto& [number, names] : numbered) {
       if (!std::ranges::all_of(names, is_usual)) continue;

@@ -216,10 +216,11 @@ class Doubts {
     std::unordered_set<std::string_view> known, listed;
     for (const auto& [fqn, parameter] : parameters_) known.insert(fqn);
     for (const Alias& alias : catalog_.aliases) known.insert(alias.fqn);
-    std::vector<std::string> twice, unknown, unlisted;
+    std::vector<std::string> twice, unknown, unlisted, empty;
     for (const Json& group : catalog_.groups) {
       const auto params = group.is_object() ? group.find("params") : group.end();
       if (!group.is_object() || params == group.end() || !params->is_array()) return;
+      if (params->empty()) empty.push_back(std::to_string(&group - &catalog_.groups.front()));
       for (const Json& name : *params) {
         if (!name.is_string()) return;
         const auto& fqn = name.get_ref<const std::string&>();
@@ -231,6 +232,7 @@ class Doubts {
     for (const auto& [fqn, parameter] : parameters_) {
       if (!parameter.states.empty() && !listed.contains(fqn)) unlisted.emplace_back(fqn);
     }
+    say(empty, "groups of the optimizer have no parameters: another group may list them, too");
     say(twice, "names are in two groups of the optimizer, or twice in one");
     if (unknown.size() < listed.size())  // else the optimizer has no states, and numbers as names
       say(unknown, "names in the optimizer's groups have neither a weight nor a state here");
@@ -243,10 +245,40 @@ class Doubts {
   std::vector<std::string> lines_;
 };
 
+/// Returns the most steps that the optimizer counts for a parameter; nullopt where it counts none.
+std::optional<double> steps_of_optimizer(const Catalog& catalog) {
+  const OptimizerScalars scalars(catalog);
+  std::optional<double> most;
+  for (const TensorInfo& tensor : catalog.tensors) {
+    if (is_of_model(tensor) || tensor.state == kExtraState) continue;
+    const Json step = scalars.step(tensor.fqn);
+    if (step.is_number()) most = std::max(most.value_or(0), step.get<double>());
+  }
+  return most;
+}
+
 }  // namespace
 
 std::vector<std::string> doubts_about_states(const Catalog& catalog, const Losses& losses) {
   return Doubts(catalog, losses).take();
+}
+
+std::vector<std::string> doubts_about_steps(const Catalog& catalog,
+                                            std::optional<std::uint64_t> number) {
+  const Json& position = catalog.data_position;
+  const Json steps = position.is_object() ? position.value("global_steps", Json()) : Json();
+  if (!steps.is_number_integer()) return {};
+  std::vector<std::string> lines;
+  if (number && steps != *number)
+    lines.push_back(fmt::format("trainer_state.json counts {} steps, and the folder's name {}",
+                                steps.dump(), *number));
+  const auto done = steps_of_optimizer(catalog);
+  if (done && *done != steps.get<double>())
+    lines.push_back(
+        fmt::format("trainer_state.json counts {} steps, and the optimizer {}: some "
+                    "steps were skipped, or the two files are of two saves",
+                    steps.dump(), *done));
+  return lines;
 }
 
 }  // namespace unishard::converters

@@ -2,10 +2,12 @@
 // What an optimizer's states say against each other and against the model, in every format alike:
 // signs of a damaged file, or of two files from different saves. Nothing of it is certain, since
 // some optimizers keep states of other shapes, so each is a remark.
-// Thread safety: a pure function.
+// Thread safety: pure functions.
 #include "unishard/converters/loss.hpp"
 #include "unishard/format/catalog.hpp"
 
+#include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -16,5 +18,10 @@ namespace unishard::converters {
 /// lacks and the others like it have; parameters that two groups list, that no group lists, or that
 /// groups list and nothing has. `losses` are those of the source, which explain some of them.
 std::vector<std::string> doubts_about_states(const Catalog& catalog, const Losses& losses);
+
+/// Returns a line for each count of steps that is not that of a Trainer's trainer_state.json: the
+/// optimizer's, and `number`, which the folder's name has.
+std::vector<std::string> doubts_about_steps(const Catalog& catalog,
+                                            std::optional<std::uint64_t> number);
 
 }  // namespace unishard::converters

@@ -1,7 +1,6 @@
 #include "formats/trainer/reader.hpp"
 
 #include "unishard/converters/adapter_names.hpp"
-#include "unishard/converters/optimizer_scalars.hpp"
 #include "unishard/format/error.hpp"
 
 #include "containers/equal_elements.hpp"
@@ -307,21 +306,6 @@ void record_compiled(const dcp::StateDict& state, std::string_view library,
   if (!modules.empty()) modules.record(library, arranged.catalog.producer);
 }
 
-/// Says where the steps that trainer_state.json counts are not those of the optimizer.
-void doubt_steps(std::int64_t progress, dcp::Arrangement& arranged) {
-  const OptimizerScalars scalars(arranged.catalog);
-  std::optional<double> most;
-  for (const std::string& fqn : scalars.fqns()) {
-    const Json step = scalars.step(fqn);
-    if (step.is_number()) most = std::max(most.value_or(0), step.get<double>());
-  }
-  if (!most || *most == static_cast<double>(progress)) return;
-  arranged.remarks.push_back(
-      fmt::format("trainer_state.json counts {} steps, and the optimizer {}: some steps were "
-                  "skipped, or the two files are of two saves",
-                  progress, *most));
-}
-
 class Reader {
  public:
   Reader(Storage& storage, Path folder, Program program, const OpenOptions& options)
@@ -378,7 +362,6 @@ class Reader {
       record_compiled(state, library, arranged);
       if (splits_experts) arranged.remarks.emplace_back(kSplitExperts);
       if (progress) arranged.catalog.data_position["global_steps"] = *progress;
-      if (progress) doubt_steps(*progress, arranged);
       if (!state.values.empty())
         arranged.remarks.push_back(
             fmt::format("{}: kept as values, which only accelerate gets back as files: the "
