@@ -177,7 +177,7 @@ TEST_F(CutByNames, RunsWithOtherArgumentsAreNotOneModel) {
 /// The file of tensor-parallel rank 0 or 1 of a Megatron-LM run of two, which process `rank` saved.
 void save_megatron_part(const Path& folder, std::uint64_t rank) {
   const std::string embedding = "embedding.word_embeddings.weight",
-                    norm = "decoder.final_layernorm.weight";
+                    norm = "decoder.layers.0.input_layernorm.weight";
   const Json args = {{"tensor_model_parallel_size", 2},
                      {"num_layers", 1},
                      {"num_attention_heads", 2},
