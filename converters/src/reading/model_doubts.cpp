@@ -89,16 +89,17 @@ void doubt_uneven_layers(const Layers& layers, std::vector<std::string>& lines) 
   constexpr std::size_t kFewest = 3;
   std::vector<std::string> missing;
   for (const auto& [before, numbered] : layers) {
-    if (numbered.size() < kFewest) continue;
+    const std::size_t all = numbered.size();
+    if (all < kFewest) continue;
     std::map<std::string_view, std::size_t> counts;
     for (const auto& [number, names] : numbered) {
       for (const std::string& name : names) {
         if (name.find('.', 1) != std::string::npos) ++counts[name];
       }
     }
-    const auto is_usual = [&](std::string_view name) {
+    const auto is_usual = [&counts, all](std::string_view name) {
       const auto found = counts.find(name);
-      return found != counts.end() && 2 * found->second > numbered.size();
+      return found != counts.end() && 2 * found->second > all;
     };
     for (const auto& [number, names] : numbered) {
       if (!std::ranges::all_of(names, is_usual)) continue;

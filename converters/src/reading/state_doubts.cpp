@@ -12,7 +12,9 @@
 
 #include <algorithm>
 #include <array>
+#include <iterator>
 #include <map>
+#include <ranges>
 #include <set>
 #include <string_view>
 #include <tuple>
@@ -199,7 +201,7 @@ class Doubts {
     for (const auto& [fqn, parameter] : parameters_) {
       if (parameter.states.empty()) continue;
       std::vector<std::string_view> states;
-      for (const auto& [name, tensor] : parameter.states) states.push_back(name);
+      std::ranges::copy(std::views::keys(parameter.states), std::back_inserter(states));
       (parameter.has_step ? with : without)[std::move(states)].emplace_back(fqn);
     }
     std::vector<std::string> names;

@@ -143,7 +143,8 @@ def other_names(judge):
 
 
 def bitsandbytes(judge):
-    """Rows are whole blocks: where they are not, bitsandbytes 0.50 gives other values on processors with AVX-512 than on all others."""
+    """Rows are whole blocks: where they are not, bitsandbytes 0.50 gives other values on processors with AVX-512 than on all others. Of
+    fp4's second zero it gives -0 on some processors, and on others the +0 of its table, which is what counts."""
     import bitsandbytes as bnb
     import torch
     for kind in ("nf4", "fp4"):
@@ -154,7 +155,7 @@ def bitsandbytes(judge):
                 layer.weight = bnb.nn.Params4bit(weight, requires_grad=False, quant_type=kind, compress_statistics=nested, blocksize=size,
                                                  quant_storage=getattr(torch, storage), module=layer)
                 layer = layer.to("cpu")
-                whole = bnb.functional.dequantize_4bit(layer.weight.data, layer.weight.quant_state)
+                whole = bnb.functional.dequantize_4bit(layer.weight.data, layer.weight.quant_state) + 0.0
                 judge.row(f"bitsandbytes {kind}{' nested' if nested else ''}, {dtype} in {storage}, blocks of {size}",
                           {f"a.{k}": v for k, v in layer.state_dict().items()},
                           {"quant_method": "bitsandbytes", "load_in_4bit": True, "bnb_4bit_quant_storage": storage}, {"a.weight": whole})
