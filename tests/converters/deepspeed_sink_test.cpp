@@ -655,7 +655,23 @@ TEST(DeepSpeedSink, RefusesTensorsThatRanksCannotShare) {
   refused("parameter_with_sub_params", heads({{4, 2}, -1}, 0), "and its sub-parameters 6");
   refused("parameter_with_sub_params", heads({3, -1}, 0), "8 rows are not 3 sub-parameters");
   refused("parameter_with_sub_params", heads({-1, 3}, 1), "another dimension than the first");
+  refused("parameter_with_sub_params", heads(Json::array({2}), 0), "1 dimensions, and it has 2");
   refused("original_vocab_size", 6, "it has 7 rows, and original_vocab_size is 6");
+}
+
+TEST(DeepSpeedSink, RefusesNumbersOfParametersForTensorParallelRanks) {
+  TempDir dir;
+  Catalog catalog = tensor_parallel_model(2, 1);
+  for (const TensorInfo& tensor : std::vector(catalog.tensors)) {
+    if (tensor.state != state::kExpAvg) continue;
+    catalog.tensors.push_back(tensor);
+    catalog.tensors.back().state = "mu_product";
+    catalog.tensors.back().shape = {};
+  }
+  const Output output{
+      .format = "deepspeed", .path = dir.path(), .tag = "tag", .parallel = {.tensor = 2}};
+  EXPECT_THAT(test::error_of([&] { make_sink(posix_storage(), output, std::move(catalog)); }),
+              test::Fails(ErrorCode::Unsupported, "[mu_product]: a state that is one number"));
 }
 
 TEST(DeepSpeedUniversalSink, WritesAFolderAParameter) {

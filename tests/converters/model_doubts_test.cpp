@@ -47,7 +47,11 @@ TEST_F(ModelDoubts, LayersThatTheConfigurationHasAreMissed) {
 }
 
 TEST_F(ModelDoubts, ALayerThatLacksWhatTheOthersHaveIsNamed) {
-  for (const char* name : {"h.0.m.a", "h.0.m.b", "h.1.m.a", "h.2.m.a", "h.2.m.b"}) add(name);
+  for (const char* name : {"h.0.m.a", "h.0.m.b", "h.1.m.a", "h.2.m.a", "h.2.m.b", "h.3.m.a"})
+    add(name);
+  for (const char* name : {"h.3.m.b", "h.4.m.a"}) add(name);
+  EXPECT_THAT(doubts(), IsEmpty()) << "nothing says that these are layers of a model";
+  write("config.json", {{"n_layer", 5}});
   EXPECT_THAT(doubts(),
               ElementsAre(HasSubstr("layers lack tensors that most layers have: h.1.m.b")));
   add("h.1.mamba.a");

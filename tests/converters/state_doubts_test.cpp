@@ -129,10 +129,9 @@ TEST_F(StateDoubts, StepsOfTheTrainerAreHeldAgainstTheOthers) {
   EXPECT_THAT(doubts_about_steps(catalog_, {}), ElementsAre(HasSubstr("and the optimizer 12")));
 }
 
-TEST_F(StateDoubts, AGroupWithoutParametersIsNamed) {
-  catalog_.groups.push_back({{"lr", 9}, {"params", Json::array()}});
-  EXPECT_THAT(doubts(), ElementsAre(HasSubstr("have no parameters: another group may list them, "
-                                              "too: 1")));
+TEST_F(StateDoubts, NumbersWithoutAStateMayBeFrozen) {
+  params().push_back("state.7");
+  EXPECT_THAT(doubts(), ElementsAre(HasSubstr("as of frozen and unused parameters: state.7")));
 }
 
 TEST_F(StateDoubts, ASecondNameIsAName) {

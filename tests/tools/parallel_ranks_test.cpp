@@ -200,6 +200,7 @@ TEST(PipelineStages, ThatDoNotFitAreRefused) {
   refused(plain, "-w 2 --pipeline 2 --tied-layers embed=0,6", "no tied module of this key");
   refused(tied, "-w 2 --pipeline 2", "--tied-layers embed=0,5");
   refused(tied, "-w 2 --pipeline 2 --tied-layers embed", "pass the key of the module");
+  refused(tied, "-w 2 --pipeline 2 --tied-layers embed=0,2", "layer 2 has tensors of its own");
   refused(tied, "-w 2 -s 0 --pipeline 2 --tied-layers embed=0,5", "16-bit weights at stage 0");
   refused("pp2dp2_stage0_fp32_tied", "-w 2 -s 0 --pipeline 2 --tied-layers embed=0,6",
           "stores states without names");

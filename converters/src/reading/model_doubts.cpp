@@ -62,7 +62,9 @@ Layers layers_of(const Catalog& catalog) {
 std::optional<std::uint64_t> number_of_layers(const SortedJson& config) {
   constexpr std::array<const char*, 4> kKeys = {"num_hidden_layers", "n_layer", "num_layers",
                                                 "n_layers"};
-  if (config.contains("num_hidden_groups")) return std::nullopt;  // ALBERT's layers share weights
+  // ALBERT's layers share weights, and EfficientNet counts parts of blocks.
+  if (config.contains("num_hidden_groups") || config.contains("num_block_repeats"))
+    return std::nullopt;
   for (const char* key : kKeys) {
     const auto found = config.find(key);
     if (found != config.end() && found->is_number_unsigned()) return found->get<std::uint64_t>();
@@ -70,27 +72,26 @@ std::optional<std::uint64_t> number_of_layers(const SortedJson& config) {
   return std::nullopt;
 }
 
-void doubt_layers(const Layers& layers, const std::optional<SortedJson>& config,
+void doubt_layers(const Layers& layers, std::optional<std::uint64_t> wanted,
                   std::vector<std::string>& lines) {
   const auto most =
       std::ranges::max_element(layers, {}, [](const auto& each) { return each.second.size(); });
   if (most == layers.end()) return;
-  const auto wanted = config ? number_of_layers(*config) : std::nullopt;
   if (wanted && *wanted > most->second.size())
     lines.push_back(fmt::format(
         "config.json says {} layers, and there are tensors of {} ({}): a file may be missing",
         *wanted, most->second.size(), quote(most->first)));
 }
 
-/// Names what a layer lacks that more than half of the layers have, where it has nothing of its
-/// own, as a layer of another kind has. Only tensors of modules in a layer count: what a sequence
-/// of modules of all kinds holds are tensors themselves.
-void doubt_uneven_layers(const Layers& layers, std::vector<std::string>& lines) {
-  constexpr std::size_t kFewest = 3;
+/// Names what one of the layers that config.json counts lacks, and more than half of them have,
+/// where it has nothing of its own, as a layer of another kind has. The first and the last layer
+/// differ in some models. Only tensors of modules in a layer count.
+void doubt_uneven_layers(const Layers& layers, std::optional<std::uint64_t> wanted,
+                         std::vector<std::string>& lines) {
   std::vector<std::string> missing;
   for (const auto& [before, numbered] : layers) {
     const std::size_t all = numbered.size();
-    if (all < kFewest) continue;
+    if (!wanted || all != *wanted) continue;
     std::map<std::string_view, std::size_t> counts;
     for (const auto& [number, names] : numbered) {
       for (const std::string& name : names) {
@@ -102,7 +103,9 @@ void doubt_uneven_layers(const Layers& layers, std::vector<std::string>& lines) 
       return found != counts.end() && 2 * found->second > all;
     };
     for (const auto& [number, names] : numbered) {
-      if (!std::ranges::all_of(names, is_usual)) continue;
+      const bool is_at_end =
+          number == numbered.begin()->first || number == numbered.rbegin()->first;
+      if (is_at_end || !std::ranges::all_of(names, is_usual)) continue;
       for (const auto& [name, count] : counts) {
         if (is_usual(name) && !names.contains(std::string(name)))
           missing.push_back(fmt::format("{}.{}{}", before, number, name));
@@ -167,8 +170,10 @@ std::vector<std::string> doubts_about_model(Storage& storage, const Path& folder
                                             const Catalog& catalog) {
   std::vector<std::string> lines;
   const Layers layers = layers_of(catalog);
-  doubt_layers(layers, read_object(storage, folder / "config.json"), lines);
-  doubt_uneven_layers(layers, lines);
+  const auto config = read_object(storage, folder / "config.json");
+  const auto wanted = config ? number_of_layers(*config) : std::nullopt;
+  doubt_layers(layers, wanted, lines);
+  doubt_uneven_layers(layers, wanted, lines);
   doubt_total_size(storage, folder, catalog, lines);
   doubt_adapters(catalog, lines);
   return lines;

@@ -218,25 +218,25 @@ class Doubts {
     std::unordered_set<std::string_view> known, listed;
     for (const auto& [fqn, parameter] : parameters_) known.insert(fqn);
     for (const Alias& alias : catalog_.aliases) known.insert(alias.fqn);
-    std::vector<std::string> twice, unknown, unlisted, empty;
+    std::vector<std::string> twice, unknown, unlisted, idle;
     for (const Json& group : catalog_.groups) {
       const auto params = group.is_object() ? group.find("params") : group.end();
       if (!group.is_object() || params == group.end() || !params->is_array()) return;
-      if (params->empty()) empty.push_back(std::to_string(&group - &catalog_.groups.front()));
       for (const Json& name : *params) {
         if (!name.is_string()) return;
         const auto& fqn = name.get_ref<const std::string&>();
         if (!listed.insert(fqn).second) twice.push_back(fqn);
-        if (!known.contains(fqn)) unknown.push_back(fqn);
+        if (!known.contains(fqn)) (is_numbered(fqn) ? idle : unknown).push_back(fqn);
       }
     }
     if (listed.empty()) return;
     for (const auto& [fqn, parameter] : parameters_) {
       if (!parameter.states.empty() && !listed.contains(fqn)) unlisted.emplace_back(fqn);
     }
-    say(empty, "groups of the optimizer have no parameters: another group may list them, too");
     say(twice, "names are in two groups of the optimizer, or twice in one");
-    if (unknown.size() < listed.size())  // else the optimizer has no states, and numbers as names
+    if (idle.size() < listed.size())
+      say(idle, "the optimizer has no states of these, as of frozen and unused parameters");
+    if (unknown.size() < listed.size())
       say(unknown, "names in the optimizer's groups have neither a weight nor a state here");
     say(unlisted, "parameters have states of the optimizer, and are in none of its groups");
   }

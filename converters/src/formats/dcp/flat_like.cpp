@@ -60,9 +60,10 @@ class LikeReader {
     set_order();
     add_ties(like_.aliases);
     add_ties(files_.ties());
-    state_.notes.push_back(
-        fmt::format("{} flat parameters were taken apart by the names and shapes of {}",
-                    units_.size(), like_.where));
+    state_.notes.push_back(fmt::format(
+        "{} flat parameters were taken apart by the names, shapes and order of {}, of which "
+        "the files confirm the sizes alone",
+        units_.size(), like_.where));
     std::vector<PlacedUnit> units;
     units.reserve(placed.size());
     for (auto& [flat, unit] : placed) units.push_back(std::move(unit));

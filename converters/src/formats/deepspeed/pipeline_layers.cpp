@@ -82,7 +82,8 @@ class LayerAssignment {
         if (!is_new && same_values(tied->second, layers_[i])) continue;  // the same module
         if (!is_new) prefix.clear();  // a frozen layer of the same shapes
       }
-      if (prefix.empty() && !own_[i]) unnamed_.push_back(file_name(layers_[i]));
+      if (prefix.empty() && !own_[i] && !layers_[i].entries.empty())
+        unnamed_.push_back(file_name(layers_[i]));
       if (prefix.empty()) prefix = fmt::format("{}.", layers_[i].numbers.layer);
       for (NamedView& entry : layers_[i].entries) entry.name = prefix + entry.name;
       out[stage].push_back(std::move(layers_[i]));

@@ -47,13 +47,18 @@ RankCuts::RankCuts(const Catalog& catalog, const ParallelRanks& ranks)
 }
 
 std::vector<RankShare> RankCuts::shares_of(const TensorInfo& tensor, const Shape& parameter) {
-  // A number of a parameter, and a buffer that no rule describes, is on every rank.
+  // A buffer that no rule describes is on every rank.
   const bool is_number = tensor.shape.empty() && !parameter.empty();
-  if (!is_number && tensor.shape != parameter)
+  if (is_number)
+    refuse(tensor,
+           "a state that is one number for a parameter is not written for tensor-parallel ranks, "
+           "whose files DeepSpeed's tools cannot put together",
+           "leave --tensor out, or convert the weights alone: --weights-only");
+  if (tensor.shape != parameter)
     refuse(tensor, "its shape differs from its parameter's, and the rules are about that",
            "convert to deepspeed without --tensor");
   const bool is_plain_buffer = tensor.state == state::kBuffer && !rules_.describes(tensor.fqn);
-  if (is_number || is_plain_buffer) return std::vector<RankShare>(ranks_, {tensor.shape, {}, true});
+  if (is_plain_buffer) return std::vector<RankShare>(ranks_, {tensor.shape, {}, true});
   if (!rules_.describes(tensor.fqn)) without_rule_.insert(tensor.fqn);
   const Cut cut = cut_of(tensor);
   if (cut.sizes.empty()) return std::vector<RankShare>(ranks_, {tensor.shape, {}, true});
@@ -66,6 +71,9 @@ RankCuts::Cut RankCuts::cut_of(const TensorInfo& tensor) {
   Cut cut;
   if (const auto* rule = rules_.sub_parameters_of(tensor.fqn)) {
     cut.dimension = rule->dimension;
+    if (rule->dimensions != tensor.shape.size())
+      refuse(tensor, fmt::format("its sub-parameters are told of {} dimensions, and it has {}",
+                                 rule->dimensions, tensor.shape.size()));
     cut.sizes = sub_parameters_of(tensor, *rule);
   } else {
     const deepspeed::UniversalCut told = rules_.cut_of(tensor.fqn);

@@ -132,6 +132,7 @@ void StageLayers::read_names(const SinkModel& model) {
             "--rename");
     }
     if (name->tied_key.empty()) {
+      own_.insert(name->layer);
       layers_ = std::max(layers_, name->layer + 1);
     } else {
       tied_.try_emplace(std::string(name->tied_key));
@@ -148,8 +149,16 @@ void StageLayers::read_tied(const ParallelRanks& ranks) {
       refuse(fmt::format("--tied-layers {}: the checkpoint has no tied module of this key", key),
              "leave it out");
     for (const std::uint32_t layer : layers) {
-      if (layer >= kLayers || tied_key(layer))
+      if (layer >= kLayers)
+        refuse(fmt::format("--tied-layers {}={}: a pipeline has at most {} layers", key, layer,
+                           kLayers),
+               "count the layers from 0");
+      if (tied_key(layer))
         refuse(fmt::format("--tied-layers {}={}", key, layer), "name each layer once");
+      if (own_.contains(layer))
+        refuse(
+            fmt::format("--tied-layers {}={}: layer {} has tensors of its own", key, layer, layer),
+            "name the layers whose module is the tied one");
       found->second.push_back(layer);
       layers_ = std::max(layers_, layer + 1);
     }

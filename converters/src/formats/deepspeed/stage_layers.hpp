@@ -10,6 +10,7 @@
 #include <functional>
 #include <map>
 #include <optional>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -62,7 +63,8 @@ class StageLayers {
                                      const ElementsOnRank& elements) const;
   void check_parts() const;
 
-  std::uint32_t layers_ = 0;  ///< the highest number, and one
+  std::set<std::uint32_t> own_;  ///< layers with tensors of their own
+  std::uint32_t layers_ = 0;     ///< the highest number, and one
   std::map<std::string, std::vector<std::uint32_t>, std::less<>> tied_;  ///< layers, by key
   std::vector<std::uint32_t> parts_;
   bool are_given_ = false;

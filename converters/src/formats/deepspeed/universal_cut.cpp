@@ -83,6 +83,7 @@ void UniversalCuts::read_sub_parameters(const Json& info) {
       const Json& size = entry["shape"][dimension];
       SubParameterRule rule{.pattern = pattern.get<std::string>(),
                             .dimension = static_cast<std::uint32_t>(dimension),
+                            .dimensions = entry["shape"].size(),
                             .count = equal_parts(size),
                             .sizes = {}};
       if (rule.count == 0) rule.sizes = sizes_of(size);

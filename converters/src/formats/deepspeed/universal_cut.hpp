@@ -25,7 +25,8 @@ struct UniversalCut {
 struct SubParameterRule {
   std::string pattern;
   std::uint32_t dimension = 0;
-  std::uint64_t count = 0;  ///< of equal parts; 0 for unequal ones
+  std::size_t dimensions = 0;  ///< of the parameters that it matches
+  std::uint64_t count = 0;     ///< of equal parts; 0 for unequal ones
   std::vector<std::uint64_t>
       sizes;  ///< of unequal parts, as q, k and v are with fewer heads of keys
 };

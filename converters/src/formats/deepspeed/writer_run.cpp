@@ -164,12 +164,25 @@ void each_named_value(const Json& dict, std::vector<std::string>& notes, const T
   }
 }
 
+/// ds_to_universal takes unequal sub-parameters of a dimension for such only where they are a
+/// tuple.
+Json with_tuples_as_sizes(Json patterns) {
+  if (!patterns.is_object() || !patterns.contains("parameter_with_sub_params")) return patterns;
+  for (Json& rule : patterns["parameter_with_sub_params"]) {
+    if (!rule.is_object() || !rule.contains("shape") || !rule["shape"].is_array()) continue;
+    for (Json& size : rule["shape"]) {
+      if (size.is_array()) size = {{"$type", "tuple"}, {"items", std::move(size)}};
+    }
+  }
+  return patterns;
+}
+
 Json client_state(const Catalog& catalog, const SinkModel& model, std::vector<std::string>& notes,
                   std::map<std::string, torch::InlineTensor>& tensors) {
   Json client = Json::object();
   each_named_value(catalog.client_state, notes, [&](const std::string& key, const Json& value) {
     if (!is_taken(key)) {
-      client[key] = value;
+      client[key] = key == kCutPatterns ? with_tuples_as_sizes(value) : value;
     } else {
       notes.push_back(fmt::format("client_state.{}: DeepSpeed uses this key itself", key));
     }
