@@ -10,7 +10,7 @@ import torch
 from . import _checkpoint
 from ._errors import Error
 
-_NAMED_BY_MODEL = "states have numbers: named in the order of the model"  # in the notes on a checkpoint
+_NAMED_BY_MODEL = "parameters have numbers: named in the order of the model"  # in the notes on a checkpoint
 SCALARS = "optimizer_scalars"  # key of client_state: {state: {name: value}}, optimizer states that are one number or no tensor
 Names = dict[str, torch.nn.Parameter]
 

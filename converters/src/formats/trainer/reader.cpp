@@ -354,12 +354,14 @@ class Reader {
                 ? "a conversion to the same format keeps them, no other format can name them"
                 : "if the optimizer was given the parameters in the model's order, "
                   "--assume-model-order names them"};
-    builder_.out.complete = [progress, text = text_, naming = read.adapter_naming,
-                             splits_experts = read.splits_experts, library = names_.library](
-                                const dcp::StateDict& state, dcp::Arrangement& arranged) {
+    builder_.out.complete = [progress, missing = missing_, text = text_,
+                             naming = read.adapter_naming, splits_experts = read.splits_experts,
+                             library = names_.library](const dcp::StateDict& state,
+                                                       dcp::Arrangement& arranged) {
       const bool has_own_names = !text.empty() && restore(text, state, arranged);
       if (naming && !has_own_names) record_adapter(arranged.catalog.producer, *naming);
       record_compiled(state, library, arranged);
+      if (!missing.empty()) arranged.remarks.push_back(missing);
       if (splits_experts) arranged.remarks.emplace_back(kSplitExperts);
       if (progress) arranged.catalog.data_position["global_steps"] = *progress;
       if (!state.values.empty())
@@ -498,8 +500,8 @@ class Reader {
     const bool is_saved = names_.format == file_names(Program::Trainer).format &&
                           storage_.kind(folder_ / names_.optimizer) == EntryKind::File;
     if (is_saved)
-      builder_.out.notes.push_back(fmt::format("{} is not there, which a Trainer saves beside {}",
-                                               names_.scheduler, names_.optimizer));
+      missing_ = fmt::format("{} is not there, which a Trainer saves beside {}", names_.scheduler,
+                             names_.optimizer);
   }
 
   Storage& storage_;
@@ -508,6 +510,7 @@ class Reader {
   StateDictBuilder builder_;
   std::vector<std::string> read_;  // names of files
   std::string text_;
+  std::string missing_;  ///< a remark on a schedule that is not there
 };
 
 }  // namespace
