@@ -330,7 +330,7 @@ def quantized_base(folder, rng, bnb):
     dequantized["base.weight"] = (
         bnb.functional.int8_vectorwise_dequant(base.data, base.SCB)
         if kind == "int8"
-        else bnb.functional.dequantize_4bit(base.data, base.quant_state)
+        else bnb.functional.dequantize_4bit(base.data, base.quant_state) + 0.0  # fp4's second zero is -0 on some processors
     )
     weights = {
         key: torch.Tensor(value) if type(value) is not torch.Tensor and value.dtype == torch.float32 else value.as_subclass(torch.Tensor)
