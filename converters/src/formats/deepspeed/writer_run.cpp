@@ -1,5 +1,6 @@
 #include "formats/deepspeed/writer_run.hpp"
 
+#include "unishard/converters/cut_patterns.hpp"
 #include "unishard/converters/optimizer_scalars.hpp"
 #include "unishard/converters/parameter_groups.hpp"
 
