@@ -81,19 +81,39 @@ TEST(TensorRanks, EveryNumberHasTheSameState) {
                      {"mg_pp2tp2_stage1_bf16_tied", "-w 4 --tensor 4" + padded}});
 }
 
-TEST(TensorRanks, HaveTheFilesOfDeepSpeed) {
-  SKIP_WITHOUT_FIXTURES();
-  for (const std::string fixture :
-       {"mg_tp2_stage1_fp32", "mg_tp2dp2_stage2_bf16_tied", "mg_tp2dp2_stage3_bf16"}) {
+/// Writes the folders of runs again, for the same ranks, and compares the names of the files and
+/// what parallel_files_in() takes of them.
+void expect_files_of_deepspeed(const std::vector<Written>& all) {
+  for (const auto& [fixture, options] : all) {
     SCOPED_TRACE(fixture);
     const TempDir temp;
     const Path input = saved_parallel_run(fixture), output = temp.path() / "out";
-    const auto result = unishard(
-        command_line("convert", input, output, "--to deepspeed --tensor 2 --vocab-multiple 8"));
+    const auto result =
+        unishard(command_line("convert", input, output, "--to deepspeed " + options));
     ASSERT_EQ(result.status, 0) << result.out << result.err;
     EXPECT_EQ(parallel_files_in(output / "global_step3"),
               parallel_files_in(input / "global_step3"));
   }
+}
+
+void expect_refused(const std::string& fixture, const std::string& options,
+                    const std::string& words) {
+  SCOPED_TRACE(fixture + " " + options);
+  const TempDir temp;
+  const Path output = temp.path() / "out";
+  const auto result =
+      unishard(command_line("convert", saved_parallel_run(fixture), output, options));
+  EXPECT_NE(result.status, 0) << result.out;
+  EXPECT_THAT(result.err, HasSubstr(words));
+  EXPECT_FALSE(std::filesystem::exists(output));
+}
+
+TEST(TensorRanks, HaveTheFilesOfDeepSpeed) {
+  SKIP_WITHOUT_FIXTURES();
+  const std::string options = "--tensor 2 --vocab-multiple 8";
+  expect_files_of_deepspeed({{"mg_tp2_stage1_fp32", options},
+                             {"mg_tp2dp2_stage2_bf16_tied", options},
+                             {"mg_tp2dp2_stage3_bf16", options}});
 }
 
 TEST(TensorRanks, OfWholeTensorsTakeTheRulesOfTheUser) {
@@ -117,26 +137,18 @@ TEST(TensorRanks, OfWholeTensorsTakeTheRulesOfTheUser) {
 
 TEST(TensorRanks, ThatDoNotFitAreRefused) {
   SKIP_WITHOUT_FIXTURES();
-  const TempDir temp;
-  const auto refused = [&](const std::string& fixture, const std::string& options,
-                           const std::string& words) {
-    SCOPED_TRACE(fixture + " " + options);
-    const Path output = temp.path() / "out";
-    const auto result =
-        unishard(command_line("convert", saved_parallel_run(fixture), output, options));
-    EXPECT_NE(result.status, 0) << result.out;
-    EXPECT_THAT(result.err, HasSubstr(words));
-    EXPECT_FALSE(std::filesystem::exists(output));
-  };
   const std::string to = "--to deepspeed ", padded = " --vocab-multiple 8";
-  refused("mg_tp2_stage1_fp32", to + "-w 3 --tensor 2" + padded, "do not divide the 3 ranks");
-  refused("mg_tp2_stage1_fp32", to + "-w 3 --tensor 3" + padded, "3 ranks cannot share equally");
-  refused("pp2_stage1_fp32", to + "-w 2 --tensor 2", "does not say how");
-  refused("mg_tp2_stage1_fp32_no_info", to + "-w 2 --tensor 2", "--merge-rules");
-  refused("moe_ep2_stage2_fp32_two_layers", to + "-w 2 --tensor 2", "experts");
-  refused("mg_tp2_stage1_fp32", "--to dcp --tensor 2", "--tensor is for DeepSpeed's own folders");
-  refused("mg_tp2_stage1_fp32", "--to deepspeed" + padded,
-          "--vocab-multiple is for tensor-parallel ranks");
+  expect_refused("mg_tp2_stage1_fp32", to + "-w 3 --tensor 2" + padded,
+                 "do not divide the 3 ranks");
+  expect_refused("mg_tp2_stage1_fp32", to + "-w 3 --tensor 3" + padded,
+                 "3 ranks cannot share equally");
+  expect_refused("pp2_stage1_fp32", to + "-w 2 --tensor 2", "does not say how");
+  expect_refused("mg_tp2_stage1_fp32_no_info", to + "-w 2 --tensor 2", "--merge-rules");
+  expect_refused("moe_ep2_stage2_fp32_two_layers", to + "-w 2 --tensor 2", "experts");
+  expect_refused("mg_tp2_stage1_fp32", "--to dcp --tensor 2",
+                 "--tensor is for DeepSpeed's own folders");
+  expect_refused("mg_tp2_stage1_fp32", "--to deepspeed" + padded,
+                 "--vocab-multiple is for tensor-parallel ranks");
 }
 
 TEST(PipelineStages, EveryNumberHasTheSameState) {
@@ -159,34 +171,18 @@ TEST(PipelineStages, EveryNumberHasTheSameState) {
 
 TEST(PipelineStages, HaveTheFilesOfDeepSpeed) {
   SKIP_WITHOUT_FIXTURES();
-  for (const auto& [fixture, options] : std::vector<Written>{
-           {"pp2dp2_stage1_bf16", "--pipeline 2"},
-           {"pp2_stage1_bf16_tied", "--pipeline-parts 0,3,5 --tied-layers embed=0"},
-           {"mg_pp2tp2_stage1_bf16_tied",
-            "--pipeline-parts 0,2,4 --tensor 2 --vocab-multiple 8 --tied-layers embed=0"}}) {
-    SCOPED_TRACE(fixture);
-    const TempDir temp;
-    const Path input = saved_parallel_run(fixture), output = temp.path() / "out";
-    const auto result =
-        unishard(command_line("convert", input, output, "--to deepspeed " + options));
-    ASSERT_EQ(result.status, 0) << result.out << result.err;
-    EXPECT_EQ(parallel_files_in(output / "global_step3"),
-              parallel_files_in(input / "global_step3"));
-  }
+  expect_files_of_deepspeed(
+      {{"pp2dp2_stage1_bf16", "--pipeline 2"},
+       {"pp2_stage1_bf16_tied", "--pipeline-parts 0,3,5 --tied-layers embed=0"},
+       {"mg_pp2tp2_stage1_bf16_tied",
+        "--pipeline-parts 0,2,4 --tensor 2 --vocab-multiple 8 --tied-layers embed=0"}});
 }
 
 TEST(PipelineStages, ThatDoNotFitAreRefused) {
   SKIP_WITHOUT_FIXTURES();
-  const TempDir temp;
-  const auto refused = [&](const std::string& fixture, const std::string& options,
-                           const std::string& words) {
-    SCOPED_TRACE(fixture + " " + options);
-    const Path output = temp.path() / "out";
-    const auto result = unishard(
-        command_line("convert", saved_parallel_run(fixture), output, "--to deepspeed " + options));
-    EXPECT_NE(result.status, 0) << result.out;
-    EXPECT_THAT(result.err, HasSubstr(words));
-    EXPECT_FALSE(std::filesystem::exists(output));
+  const auto refused = [](const std::string& fixture, const std::string& options,
+                          const std::string& words) {
+    expect_refused(fixture, "--to deepspeed " + options, words);
   };
   const std::string plain = "pp2_stage1_fp32", tied = "pp2_stage1_bf16_tied";
   refused(plain, "-w 3 --pipeline 2", "do not divide the 3 ranks");

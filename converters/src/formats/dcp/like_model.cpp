@@ -2,7 +2,9 @@
 
 #include "unishard/format/error.hpp"
 
+#include "core/model_tensors.hpp"
 #include "core/wrapped_names.hpp"
+#include "reading/named_tensors.hpp"
 
 #include <fmt/format.h>
 
@@ -12,12 +14,6 @@
 
 namespace unishard::converters::dcp {
 namespace {
-
-/// Returns "layers.0." for "layers.0.weight".
-std::string_view module_of(std::string_view name) {
-  const std::size_t dot = name.rfind('.');
-  return dot == name.npos ? std::string_view() : name.substr(0, dot + 1);
-}
 
 /// Whether the names can be those of a walk through modules, as Module.state_dict() makes it.
 bool is_module_walk(const std::vector<LikeTensor>& tensors) {
@@ -61,9 +57,7 @@ LikeModel like_model(const Source& source) {
                  .aliases = {},
                  .why_unordered = {}};
   for (const TensorInfo& tensor : source.catalog().tensors) {
-    if (tensor.state != state::kWeights && tensor.state != state::kFp32 &&
-        tensor.state != state::kBuffer)
-      continue;
+    if (!is_of_model(tensor)) continue;
     std::string name = without_wrappers(tensor.fqn);
     if (!like.places.try_emplace(name, like.tensors.size()).second) continue;
     const Kind kind = info(tensor.dtype).kind;

@@ -250,8 +250,7 @@ constexpr std::string_view kUndecidedUnits =
 
 constexpr std::string_view kEqualUnits =
     "the ranks' files hold states of flat parameters (FSDP1) of which several have one size; if "
-    "the "
-    "optimizer was given the parameters in the model's order, --assume-model-order names them";
+    "the optimizer was given the parameters in the model's order, --assume-model-order names them";
 
 /// Either the shape of the parameter that each number means, or why that is not known.
 struct NumberedShapes {

@@ -47,9 +47,7 @@ RankCuts::RankCuts(const Catalog& catalog, const ParallelRanks& ranks)
 }
 
 std::vector<RankShare> RankCuts::shares_of(const TensorInfo& tensor, const Shape& parameter) {
-  // A buffer that no rule describes is on every rank.
-  const bool is_number = tensor.shape.empty() && !parameter.empty();
-  if (is_number)
+  if (tensor.shape.empty() && !parameter.empty())
     refuse(tensor,
            "a state that is one number for a parameter is not written for tensor-parallel ranks, "
            "whose files DeepSpeed's tools cannot put together",
@@ -57,10 +55,11 @@ std::vector<RankShare> RankCuts::shares_of(const TensorInfo& tensor, const Shape
   if (tensor.shape != parameter)
     refuse(tensor, "its shape differs from its parameter's, and the rules are about that",
            "convert to deepspeed without --tensor");
-  const bool is_plain_buffer = tensor.state == state::kBuffer && !rules_.describes(tensor.fqn);
-  if (is_plain_buffer) return std::vector<RankShare>(ranks_, {tensor.shape, {}, true});
-  if (!rules_.describes(tensor.fqn)) without_rule_.insert(tensor.fqn);
-  const Cut cut = cut_of(tensor);
+  const bool is_described = rules_.describes(tensor.fqn);
+  // A buffer that no rule describes is on every rank.
+  const bool is_plain_buffer = tensor.state == state::kBuffer && !is_described;
+  if (!is_described && !is_plain_buffer) without_rule_.insert(tensor.fqn);
+  const Cut cut = is_plain_buffer ? Cut() : cut_of(tensor);
   if (cut.sizes.empty()) return std::vector<RankShare>(ranks_, {tensor.shape, {}, true});
   std::vector<RankShare> shares;
   for (std::uint32_t rank = 0; rank < ranks_; ++rank) shares.push_back(share_of(tensor, cut, rank));
@@ -88,8 +87,8 @@ RankCuts::Cut RankCuts::cut_of(const TensorInfo& tensor) {
     if (size % told.sub_parameters != 0)
       refuse(tensor, fmt::format("{} rows are not {} equal parts", size, told.sub_parameters));
     cut.sizes.assign(told.sub_parameters, size / told.sub_parameters);
-    if (cut.dimension == 0 && cut.sizes.size() == 1) cut.padding = padding_of(tensor);
-    if (cut.padding > 0) cut.sizes.front() += cut.padding;
+    if (told.is_vocabulary && cut.dimension == 0 && cut.sizes.size() == 1)
+      cut.sizes.front() += padding_of(tensor);
   }
   for (const std::uint64_t size : cut.sizes) {
     if (size % ranks_ == 0) continue;
@@ -130,10 +129,6 @@ std::vector<std::uint64_t> RankCuts::sub_parameters_of(const TensorInfo& tensor,
 
 /// Returns the rows that a parameter or a state of the vocabulary gets behind its own.
 std::uint64_t RankCuts::padding_of(const TensorInfo& tensor) {
-  if (!rules_.describes(tensor.fqn) || rules_.sub_parameters_of(tensor.fqn) != nullptr) return 0;
-  const deepspeed::UniversalCut told = rules_.cut_of(tensor.fqn);
-  const bool is_cut = !told.is_whole && told.dimension == 0 && told.sub_parameters == 1;
-  if (!told.is_vocabulary || !is_cut || tensor.shape.empty()) return 0;
   const std::uint64_t rows = tensor.shape.front();
   const std::uint64_t step = std::uint64_t{multiple_} * ranks_;
   if (info_.value(kVocabularySize, Json()) != rows) {

@@ -45,8 +45,7 @@ class RankCuts {
   /// Sizes of sub-tensors one behind the other along a dimension, each of which is cut evenly.
   struct Cut {
     std::size_t dimension = 0;
-    std::vector<std::uint64_t> sizes;
-    std::uint64_t padding = 0;  ///< further rows, of zeros
+    std::vector<std::uint64_t> sizes;  ///< with rows of padding; empty: all ranks have it whole
   };
   Cut cut_of(const TensorInfo& tensor);
   std::vector<std::uint64_t> sub_parameters_of(const TensorInfo& tensor,

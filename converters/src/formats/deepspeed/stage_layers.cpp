@@ -100,8 +100,7 @@ std::vector<std::uint32_t> StageLayers::divided(const SinkModel& model, std::uin
     refuse(fmt::format("{} stages for the layers 0 to {}", stages, layers_ - 1),
            "pass the first layer of each stage, and the number of layers, as --pipeline-parts");
   }
-  if (stages > 1 &&
-      std::ranges::count(model.module, ModuleEntry::Kind::Frozen, &ModuleEntry::kind) > 0) {
+  if (stages > 1 && model.has_frozen()) {
     refuse(
         "the model has frozen parameters, which DeepSpeed counts when it divides the layers, "
         "unless a layer froze them when it was made",

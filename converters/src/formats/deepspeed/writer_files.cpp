@@ -96,9 +96,7 @@ template <class WriteValue>
 void write_frozen(ArchiveDraft& file, const SavedRun& run, std::string_view key,
                   const WriteValue& write_value) {
   file.pickle.str(key);
-  const bool has_frozen =
-      std::ranges::count(run.model.module, Kind::Frozen, &ModuleEntry::kind) > 0;
-  if (!has_frozen || run.rank.layers != nullptr) return file.pickle.none();
+  if (!run.model.has_frozen() || run.rank.layers != nullptr) return file.pickle.none();
   file.pickle.begin_ordered_dict();
   for (const ModuleEntry& entry : run.model.module) {
     if (entry.kind != Kind::Frozen) continue;

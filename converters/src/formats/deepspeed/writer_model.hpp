@@ -4,6 +4,7 @@
 // Thread safety: values and pure functions.
 #include "unishard/format/catalog.hpp"
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 #include <string>
@@ -58,6 +59,10 @@ struct SinkModel {
   std::vector<ModuleEntry> module;                           ///< in model order
   std::vector<std::pair<std::string, std::size_t>> aliases;  ///< second name -> entry of `module`
   std::vector<std::string> notes;
+
+  bool has_frozen() const {
+    return std::ranges::count(module, ModuleEntry::Kind::Frozen, &ModuleEntry::kind) > 0;
+  }
 };
 
 /// Throws: Unsupported or Mismatch, naming the tensor, when the catalog is no training run.

@@ -154,10 +154,7 @@ class ParallelDraft {
             "does not load what it writes itself of such a run in bfloat16",
             "pass --stage 1; nothing was written");
     }
-    const auto& module = whole_.model.module;
-    const bool has_frozen =
-        std::ranges::count(module, ModuleEntry::Kind::Frozen, &ModuleEntry::kind) > 0;
-    if (whole_.catalog.stage == 0 && (layers_->has_tied() || has_frozen)) {
+    if (whole_.catalog.stage == 0 && (layers_->has_tied() || whole_.model.has_frozen())) {
       raise(ErrorCode::Unsupported,
             "stage 0 of a pipeline stores states without names, and tied modules or frozen layers "
             "leave a choice of which layers are whose",
