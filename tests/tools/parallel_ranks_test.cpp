@@ -81,8 +81,7 @@ TEST(TensorRanks, EveryNumberHasTheSameState) {
                      {"mg_pp2tp2_stage1_bf16_tied", "-w 4 --tensor 4" + padded}});
 }
 
-/// Writes the folders of runs again, for the same ranks, and compares the names of the files and
-/// what parallel_files_in() takes of them.
+/// Writes the folders of runs again, for the same ranks, and compares the names of the files.
 void expect_files_of_deepspeed(const std::vector<Written>& all) {
   for (const auto& [fixture, options] : all) {
     SCOPED_TRACE(fixture);

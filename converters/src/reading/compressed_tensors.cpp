@@ -16,23 +16,6 @@ namespace {
 
 using Scales = DeclaredWeights::Scales;
 
-std::string text_at(const Json& object, const char* key) {
-  const auto found = object.find(key);
-  return found != object.end() && found->is_string() ? found->get<std::string>() : std::string();
-}
-
-/// The descriptions of weights in the groups; other groups describe activations only.
-std::vector<Json> weights_of_groups(const Json& config) {
-  std::vector<Json> weights;
-  const auto groups = config.find("config_groups");
-  if (groups == config.end() || !groups->is_object()) return weights;
-  for (const auto& [name, group] : groups->items()) {
-    if (group.is_object() && group.contains("weights") && group["weights"].is_object())
-      weights.push_back(group["weights"]);
-  }
-  return weights;
-}
-
 /// Returns the value that all descriptions have; null where they differ or lack it.
 Json shared_value(const std::vector<Json>& weights, const char* key) {
   if (weights.empty()) return {};
@@ -105,6 +88,22 @@ std::string_view without_dot(std::string_view module) {
 }
 
 }  // namespace
+
+std::string text_at(const Json& object, const char* key) {
+  const auto found = object.find(key);
+  return found != object.end() && found->is_string() ? found->get<std::string>() : std::string();
+}
+
+std::vector<Json> weights_of_groups(const Json& config) {
+  std::vector<Json> weights;
+  const auto groups = config.find("config_groups");
+  if (groups == config.end() || !groups->is_object()) return weights;
+  for (const auto& [name, group] : groups->items()) {
+    if (group.is_object() && group.contains("weights") && group["weights"].is_object())
+      weights.push_back(group["weights"]);
+  }
+  return weights;
+}
 
 DeclaredWeights declared_weights(const Json& config) {
   DeclaredWeights declared;

@@ -12,6 +12,7 @@
 #include <optional>
 #include <string>
 #include <unordered_set>
+#include <vector>
 
 namespace unishard::converters {
 
@@ -30,6 +31,13 @@ struct DeclaredWeights {
   std::string packed_format;                ///< the format, where its weights are packed numbers
   std::unordered_set<std::string> ignored;  ///< modules that are not quantized
 };
+
+/// Returns the text at a key of an object; empty where there is none.
+std::string text_at(const Json& object, const char* key);
+
+/// Returns the descriptions of weights in the groups of a configuration; other groups describe
+/// activations only.
+std::vector<Json> weights_of_groups(const Json& config);
 
 /// Throws nothing: a configuration of another form than expected says nothing.
 DeclaredWeights declared_weights(const Json& config);

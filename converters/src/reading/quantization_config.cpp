@@ -8,11 +8,6 @@
 namespace unishard::converters {
 namespace {
 
-std::string text_at(const Json& config, const char* key) {
-  const auto found = config.find(key);
-  return found != config.end() && found->is_string() ? found->get<std::string>() : std::string();
-}
-
 bool is_true_at(const Json& config, const char* key) {
   const auto found = config.find(key);
   return found != config.end() && found->is_boolean() && found->get<bool>();
@@ -65,20 +60,17 @@ bool names_layers(const Json& groups) {
 void take_groups(const Json& config, QuantizationConfig& parsed) {
   const auto groups = config.find("config_groups");
   if (groups == config.end() || !groups->is_object()) return;
-  std::size_t described = 0, asymmetric = 0;
-  for (const auto& [name, group] : groups->items()) {
-    if (!group.is_object()) continue;
-    const auto weights = group.find("weights");
-    if (weights == group.end() || !weights->is_object()) continue;
-    ++described;
-    if (is_false_at(*weights, "symmetric")) ++asymmetric;
-    if (const auto size = weights->find("block_structure"); size != weights->end())
+  std::size_t asymmetric = 0;
+  const std::vector<Json> described = weights_of_groups(config);
+  for (const Json& weights : described) {
+    if (is_false_at(weights, "symmetric")) ++asymmetric;
+    if (const auto size = weights.find("block_structure"); size != weights.end())
       take_block(*size, parsed);
-    if (const auto size = weights->find("group_size"); size != weights->end() && is_size(*size))
+    if (const auto size = weights.find("group_size"); size != weights.end() && is_size(*size))
       add_block({1, size->get<std::uint64_t>()}, parsed);
   }
   if (asymmetric == 0) return;
-  if (asymmetric == described) {
+  if (asymmetric == described.size()) {
     parsed.zero_points = QuantizationConfig::ZeroPoints::Everywhere;
   } else if (!names_layers(*groups)) {
     parsed.zero_points = QuantizationConfig::ZeroPoints::SameInAllLayers;
