@@ -55,9 +55,12 @@ ask() {
 }
 answer() {  # answer FILE TITLE COMMAND...
   printf '\n== %s\n' "$2" >"$1"
+  local begin=$SECONDS
   {
     "${@:3}" 2>&1 >&3 | grep -v -e WARNING -e CUDA
-    echo "${PIPESTATUS[0]}" >"$1.status"
+    local status=${PIPESTATUS[0]}
+    echo "($((SECONDS - begin)) s)"
+    echo "$status" >"$1.status"
   } >>"$1" 3>&1
 }
 print_answers() {
