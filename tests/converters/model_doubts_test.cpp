@@ -15,11 +15,11 @@ using testing::IsEmpty;
 
 class ModelDoubts : public testing::Test {
  protected:
-  void add(const char* fqn) {
+  void add(const char* fqn, Shape shape = {2, 3}) {
     TensorInfo tensor;
     tensor.fqn = fqn;
     tensor.state = state::kWeights;
-    tensor.shape = {2, 3};
+    tensor.shape = std::move(shape);
     catalog_.tensors.push_back(std::move(tensor));
   }
   void write(const char* name, const Json& content) const {
@@ -49,13 +49,70 @@ TEST_F(ModelDoubts, LayersThatTheConfigurationHasAreMissed) {
 TEST_F(ModelDoubts, ALayerThatLacksWhatTheOthersHaveIsNamed) {
   for (const char* name : {"h.0.m.a", "h.0.m.b", "h.1.m.a", "h.2.m.a", "h.2.m.b", "h.3.m.a"})
     add(name);
-  for (const char* name : {"h.3.m.b", "h.4.m.a"}) add(name);
+  for (const char* name : {"h.3.m.b", "h.4.m.a", "h.4.m.b"}) add(name);
+  for (const char* name : {"h.1.norm.a", "h.2.norm.a", "h.3.norm.a"}) add(name);
   EXPECT_THAT(doubts(), IsEmpty()) << "nothing says that these are layers of a model";
   write("config.json", {{"n_layer", 5}});
   EXPECT_THAT(doubts(),
               ElementsAre(HasSubstr("layers lack tensors that most layers have: h.1.m.b")));
   add("h.1.mamba.a");
   EXPECT_THAT(doubts(), IsEmpty()) << "a layer of another kind";
+}
+
+TEST_F(ModelDoubts, TheLastLayerMayLackNoMoreThanItsNorm) {
+  for (const char* name : {"h.0.m.a", "h.0.m.b", "h.1.m.a", "h.1.m.b", "h.2.m.a"}) add(name);
+  write("config.json", {{"n_layer", 3}});
+  EXPECT_THAT(doubts(), ElementsAre(HasSubstr("most layers have: h.2.m.b")));
+}
+
+TEST_F(ModelDoubts, LayersOfEachPartOfAModelAreCounted) {
+  for (const char* name : {"encoder.l.0.m.a", "encoder.l.1.m.a", "decoder.l.0.m.a"}) add(name);
+  Json config = {{"encoder_layers", 2}, {"decoder_layers", 2}, {"is_encoder_decoder", true}};
+  write("config.json", config);
+  EXPECT_THAT(doubts(), ElementsAre(HasSubstr("2 layers, and there are tensors of 1")));
+  config["is_encoder_decoder"] = false;
+  write("config.json", config);
+  EXPECT_THAT(doubts(), IsEmpty()) << "a decoder alone";
+  write("config.json", {{"text_config", {{"num_hidden_layers", 2}}},
+                        {"vision_config", {{"num_hidden_layers", 3}}}});
+  EXPECT_THAT(doubts(), ElementsAre(HasSubstr("3 layers, and there are tensors of 2")));
+}
+
+TEST_F(ModelDoubts, LayersBeyondTheConfigurationAndGapsAreNamed) {
+  for (const char* name : {"h.0.m.a", "h.1.m.a", "h.3.m.a", "s.0.a", "s.2.a"}) add(name);
+  write("config.json", {{"n_layer", 2}});
+  EXPECT_THAT(doubts(), ElementsAre(HasSubstr("2 layers, and there are tensors of 3"),
+                                    HasSubstr("no layer h.2, and there is one with the number 3")));
+  write("config.json", {{"n_layer", 2}, {"num_nextn_predict_layers", 1}});
+  EXPECT_THAT(doubts(), ElementsAre(HasSubstr("no layer h.2")));
+}
+
+TEST_F(ModelDoubts, OneLayerOfAnotherShapeIsNamed) {
+  for (const char* name : {"h.0.m.a", "h.1.m.a"}) add(name);
+  add("h.2.m.a", {1, 3});
+  write("config.json", {{"n_layer", 3}});
+  EXPECT_THAT(doubts(), ElementsAre(HasSubstr("another shape than all others: h.2.m.a")));
+  add("h.3.m.a", {1, 3});
+  write("config.json", {{"n_layer", 4}});
+  EXPECT_THAT(doubts(), IsEmpty()) << "layers of two kinds";
+}
+
+TEST_F(ModelDoubts, ACausalModelHasAMatrixForItsVocabulary) {
+  Json config = {{"architectures", {"GPT2LMHeadModel"}}, {"vocab_size", 9}};
+  add("ln");
+  write("config.json", config);
+  EXPECT_THAT(doubts(), ElementsAre(HasSubstr("9 tokens, and there is no matrix with so many")));
+  add("wte", {10, 3});
+  EXPECT_THAT(doubts(), IsEmpty()) << "rows are added up to a multiple";
+  config["text_config"] = {{"tie_word_embeddings", false}};
+  write("config.json", config);
+  EXPECT_THAT(doubts(), ElementsAre(HasSubstr("\"wte\" is the only matrix with so many rows")));
+  catalog_.aliases.push_back({.fqn = "head", .target = "wte"});
+  EXPECT_THAT(doubts(), IsEmpty());
+  catalog_.aliases.clear();
+  config["quantization_config"] = Json::object();
+  write("config.json", config);
+  EXPECT_THAT(doubts(), IsEmpty());
 }
 
 TEST_F(ModelDoubts, TheTotalSizeOfAnIndexIsCompared) {

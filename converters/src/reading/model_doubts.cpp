@@ -5,23 +5,18 @@
 #include "unishard/format/text.hpp"
 
 #include "core/model_tensors.hpp"
+#include "reading/layer_doubts.hpp"
 
 #include <fmt/format.h>
 
 #include <algorithm>
 #include <array>
-#include <charconv>
-#include <map>
 #include <optional>
-#include <set>
 #include <string_view>
 #include <unordered_set>
 
 namespace unishard::converters {
 namespace {
-
-/// The names in each layer, by what is before the layers' numbers.
-using Layers = std::map<std::string, std::map<std::uint64_t, std::set<std::string>>>;
 
 std::optional<SortedJson> read_object(Storage& storage, const Path& path) {
   constexpr std::uint64_t kMostBytes = std::uint64_t{64} << 20;
@@ -35,86 +30,49 @@ std::optional<SortedJson> read_object(Storage& storage, const Path& path) {
   return std::nullopt;
 }
 
-/// Adds the first number in a name: "h.3.mlp.0.weight" is of layer 3 of "h".
-void add_layer(std::string_view name, Layers& layers) {
-  for (std::size_t begin = 0; begin < name.size();) {
-    const std::size_t end = std::min(name.find('.', begin), name.size());
-    const std::string_view part = name.substr(begin, end - begin);
-    std::uint64_t number = 0;
-    const auto [rest, error] = std::from_chars(part.data(), part.data() + part.size(), number);
-    if (error == std::errc() && rest == part.data() + part.size() && begin > 0) {
-      layers[std::string(name.substr(0, begin - 1))][number].emplace(name.substr(end));
-      return;
-    }
-    begin = end + 1;
-  }
+/// Returns what config.json says under a key, for a model of several kinds also in its part for
+/// text.
+std::optional<SortedJson> value_of(const SortedJson& config, const char* key) {
+  if (const auto found = config.find(key); found != config.end()) return *found;
+  const auto text = config.find("text_config");
+  if (text == config.end() || !text->is_object() || !text->contains(key)) return std::nullopt;
+  return (*text)[key];
 }
 
-Layers layers_of(const Catalog& catalog) {
-  Layers layers;
+bool is_causal_model(const SortedJson& config) {
+  const auto found = config.find("architectures");
+  if (found == config.end() || !found->is_array() || found->empty()) return false;
+  const SortedJson& first = found->front();
+  return first.is_string() && (first.get<std::string>().ends_with("ForCausalLM") ||
+                               first.get<std::string>().ends_with("LMHeadModel"));
+}
+
+/// A causal language model has a matrix with a row for each token, and a second one where
+/// config.json says that its output has weights of its own. Quantized ones have other shapes.
+void doubt_vocabulary(const SortedJson& config, const Catalog& catalog,
+                      std::vector<std::string>& lines) {
+  if (!is_causal_model(config) || config.contains("quantization_config")) return;
+  const auto tokens = value_of(config, "vocab_size");
+  const auto tied = value_of(config, "tie_word_embeddings");
+  if (!tokens || !tokens->is_number_unsigned()) return;
+  const auto has_rows = [rows = tokens->get<std::uint64_t>()](const TensorInfo& tensor) {
+    return tensor.shape.size() == 2 && std::max(tensor.shape[0], tensor.shape[1]) >= rows;
+  };
+  std::unordered_set<std::string> matrices;
   for (const TensorInfo& tensor : catalog.tensors) {
-    if (is_of_model(tensor)) add_layer(tensor.fqn, layers);
+    if (is_of_model(tensor) && has_rows(tensor)) matrices.insert(tensor.fqn);
   }
-  for (const Alias& alias : catalog.aliases) add_layer(alias.fqn, layers);
-  return layers;
-}
-
-std::optional<std::uint64_t> number_of_layers(const SortedJson& config) {
-  constexpr std::array<const char*, 4> kKeys = {"num_hidden_layers", "n_layer", "num_layers",
-                                                "n_layers"};
-  // ALBERT's layers share weights, and EfficientNet counts parts of blocks.
-  if (config.contains("num_hidden_groups") || config.contains("num_block_repeats"))
-    return std::nullopt;
-  for (const char* key : kKeys) {
-    const auto found = config.find(key);
-    if (found != config.end() && found->is_number_unsigned()) return found->get<std::uint64_t>();
+  for (const Alias& alias : catalog.aliases) {
+    if (matrices.contains(alias.target)) matrices.insert(alias.fqn);
   }
-  return std::nullopt;
-}
-
-void doubt_layers(const Layers& layers, std::optional<std::uint64_t> wanted,
-                  std::vector<std::string>& lines) {
-  const auto most =
-      std::ranges::max_element(layers, {}, [](const auto& each) { return each.second.size(); });
-  if (most == layers.end()) return;
-  if (wanted && *wanted > most->second.size())
-    lines.push_back(fmt::format(
-        "config.json says {} layers, and there are tensors of {} ({}): a file may be missing",
-        *wanted, most->second.size(), quote(most->first)));
-}
-
-/// Names what one of the layers that config.json counts lacks, and more than half of them have,
-/// where it has nothing of its own, as a layer of another kind has. The first and the last layer
-/// differ in some models. Only tensors of modules in a layer count.
-void doubt_uneven_layers(const Layers& layers, std::optional<std::uint64_t> wanted,
-                         std::vector<std::string>& lines) {
-  std::vector<std::string> missing;
-  for (const auto& [before, numbered] : layers) {
-    const std::size_t all = numbered.size();
-    if (!wanted || all != *wanted) continue;
-    std::map<std::string_view, std::size_t> counts;
-    for (const auto& [number, names] : numbered) {
-      for (const std::string& name : names) {
-        if (name.find('.', 1) != std::string::npos) ++counts[name];
-      }
-    }
-    const auto is_usual = [&counts, all](std::string_view name) {
-      const auto found = counts.find(name);
-      return found != counts.end() && 2 * found->second > all;
-    };
-    for (const auto& [number, names] : numbered) {
-      const bool is_at_end =
-          number == numbered.begin()->first || number == numbered.rbegin()->first;
-      if (is_at_end || !std::ranges::all_of(names, is_usual)) continue;
-      for (const auto& [name, count] : counts) {
-        if (is_usual(name) && !names.contains(std::string(name)))
-          missing.push_back(fmt::format("{}.{}{}", before, number, name));
-      }
-    }
-  }
-  if (!missing.empty())
-    lines.push_back(
-        fmt::format("layers lack tensors that most layers have: {}", first_names(missing)));
+  const std::size_t wanted = tied && *tied == false ? 2 : 1;
+  if (matrices.size() >= wanted) return;
+  lines.push_back(fmt::format(
+      "config.json says a vocabulary of {} tokens{}, and {} with so many rows: {} may be missing",
+      tokens->dump(), wanted == 2 ? " and an output with weights of its own" : "",
+      matrices.empty() ? "there is no matrix"
+                       : fmt::format("{} is the only matrix", quote(*matrices.begin())),
+      matrices.empty() ? "the embedding" : "the embedding or the output"));
 }
 
 void doubt_total_size(Storage& storage, const Path& folder, const Catalog& catalog,
@@ -169,11 +127,10 @@ void doubt_adapters(const Catalog& catalog, std::vector<std::string>& lines) {
 std::vector<std::string> doubts_about_model(Storage& storage, const Path& folder,
                                             const Catalog& catalog) {
   std::vector<std::string> lines;
-  const Layers layers = layers_of(catalog);
-  const auto config = read_object(storage, folder / "config.json");
-  const auto wanted = config ? number_of_layers(*config) : std::nullopt;
-  doubt_layers(layers, wanted, lines);
-  doubt_uneven_layers(layers, wanted, lines);
+  if (const auto config = read_object(storage, folder / "config.json")) {
+    lines = doubts_about_layers(*config, catalog);
+    doubt_vocabulary(*config, catalog, lines);
+  }
   doubt_total_size(storage, folder, catalog, lines);
   doubt_adapters(catalog, lines);
   return lines;

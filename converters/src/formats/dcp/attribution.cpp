@@ -22,24 +22,24 @@ using Names = std::unordered_map<std::string, std::string>;
 struct Claims {
   bool is_numbered = false;
   std::vector<std::string> names, numbers;
+  std::unordered_set<std::string> listed;  ///< names in groups; without a state they are only here
   std::vector<Shape> number_shapes;
   std::size_t count = 0;  ///< of its parameters, as its groups list them
 };
 
 /// A number is a name where the groups list it as text.
 Claims claims_of(const OptimizerClaims& optimizer) {
-  std::unordered_set<std::string> texts;
+  Claims claims;
   std::size_t numbers = 0;
   for (const Json& group : optimizer.groups) {
     for (const Json& parameter : group["params"]) {
-      if (parameter.is_string()) texts.insert(parameter.get<std::string>());
+      if (parameter.is_string()) claims.listed.insert(parameter.get<std::string>());
       numbers += parameter.is_number_integer() ? 1u : 0u;
     }
   }
-  Claims claims;
-  claims.count = std::max(numbers + texts.size(), optimizer.parameters.size());
+  claims.count = std::max(numbers + claims.listed.size(), optimizer.parameters.size());
   for (const auto& [name, shape] : optimizer.parameters) {
-    if (!is_number(name) || texts.contains(name)) {
+    if (!is_number(name) || claims.listed.contains(name)) {
       claims.names.push_back(name);
       continue;
     }
@@ -89,6 +89,7 @@ class Attributor {
     std::vector<Shape> shapes;
     for (const Claims& claims : claims_) {
       names.insert(names.end(), claims.names.begin(), claims.names.end());
+      names.insert(names.end(), claims.listed.begin(), claims.listed.end());
       shapes.insert(shapes.end(), claims.number_shapes.begin(), claims.number_shapes.end());
     }
     return model_prefix(entries(), names, shapes, least_parameters(), remarks);

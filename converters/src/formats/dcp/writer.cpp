@@ -12,7 +12,7 @@
 #include "containers/pickle_json.hpp"
 #include "containers/pickle_writer.hpp"
 #include "containers/placed_sink.hpp"
-#include "core/adamw_defaults.hpp"
+#include "core/adam_settings.hpp"
 #include "core/embedded_catalog.hpp"
 #include "core/key_text.hpp"
 #include "core/nested_states.hpp"
@@ -257,18 +257,13 @@ class Planner {
   }
 
   void find_optimizer() {
-    constexpr std::string_view kFactored = "exp_avg_sq_row";  // Adafactor of transformers
-    bool is_factored = false;
     std::unordered_set<std::string_view> seen;
     for (const TensorInfo& tensor : catalog_.tensors) {
       const bool is_weight = tensor.state == state::kFp32 || tensor.state == state::kWeights ||
                              tensor.state == state::kBuffer || tensor.state == dcp::kExtraState;
       if (is_weight) continue;
-      is_adam_ |= tensor.state == state::kExpAvg;
-      is_factored |= tensor.state == kFactored;
       if (seen.insert(tensor.fqn).second) trained_.push_back(tensor.fqn);
     }
-    is_adam_ &= !is_factored;
   }
 
   void add_steps() {
@@ -277,7 +272,7 @@ class Planner {
 
   void add_step(const std::string& fqn) {
     const Json step = scalars_.step(fqn);
-    if (step.is_number_float() || (is_adam_ && !step.is_null())) {
+    if (step.is_number_float() || (!step.is_null() && adam_.is_adam({&fqn, 1}))) {
       add_step(fqn, step.get<float>());
     } else if (!step.is_null()) {
       add_writable_object(state_path(fqn, "step"), step);
@@ -369,9 +364,12 @@ class Planner {
     if (trained_.empty() && !has_groups) return;  // SGD has groups and no states
     Json groups = has_groups ? catalog_.groups : Json::array({Json::object()});
     for (std::size_t g = 0; g < groups.size(); ++g) {
-      Json settings = is_adam_ ? adamw_defaults() : Json::object();
-      for (const auto& [key, value] : groups[g].items()) settings[key] = value;
-      if (!settings.contains("params")) settings["params"] = params_of(g, groups.size());
+      const Json& own = groups[g];
+      const Json params = own.contains("params") ? own["params"] : params_of(g, groups.size());
+      Json settings =
+          adam_.is_adam(params.get<std::vector<std::string>>()) ? adamw_defaults() : Json::object();
+      for (const auto& [key, value] : own.items()) settings[key] = value;
+      settings["params"] = params;
       settings = with_tuples(std::move(settings));
       layout_.is_flat ? add_flat_group(settings) : add_group(g, settings);
     }
@@ -507,7 +505,7 @@ class Planner {
   std::vector<dcp::WrittenTensor> tensors_;
   std::vector<dcp::WrittenObject> objects_;
   std::vector<std::string> trained_;  // parameters with optimizer states
-  bool is_adam_ = false;
+  const AdamGroups adam_{catalog_};
   std::unordered_set<std::string> used_;
   mutable std::optional<ExtraPaths> extra_paths_;
   std::unordered_map<std::string, KeyPath> tree_paths_;  // by key

@@ -4,7 +4,7 @@
 #include "unishard/format/error.hpp"
 
 #include "containers/pickle_json.hpp"
-#include "core/adamw_defaults.hpp"
+#include "core/adam_settings.hpp"
 #include "formats/deepspeed/cpu_states.hpp"
 
 #include <fmt/format.h>

@@ -14,7 +14,7 @@
 #include "containers/placed_sink.hpp"
 #include "containers/safetensors_header.hpp"
 #include "containers/written_scalars.hpp"
-#include "core/adamw_defaults.hpp"
+#include "core/adam_settings.hpp"
 #include "core/embedded_catalog.hpp"
 #include "core/file_split.hpp"
 #include "core/model_tensors.hpp"
@@ -192,7 +192,7 @@ class Planner {
   }
 
   void write_optimizer(ArchiveDraft& file) {
-    const bool is_adam = has_state(state::kExpAvg);
+    const AdamGroups adam(catalog_);
     const std::vector<std::vector<std::string>> groups = params_of_groups();
     PickleWriter& p = file.pickle;
     p.begin_dict();
@@ -207,7 +207,7 @@ class Planner {
     p.str("param_groups");
     p.begin_list();
     for (std::size_t g = 0; g < groups.size(); ++g) {
-      Json settings = is_adam ? adamw_defaults() : Json::object();
+      Json settings = adam.is_adam(groups[g]) ? adamw_defaults() : Json::object();
       if (catalog_.groups.is_array()) settings.update(catalog_.groups[g]);
       settings = with_tuples(std::move(settings));
       settings["params"] = numbers[g];
@@ -242,11 +242,6 @@ class Planner {
     const bool have_own =
         std::cmp_equal(different.size(), count) && count > 0 && *different.begin() >= 0;
     return have_own ? own : counted;
-  }
-
-  bool has_state(std::string_view name) const {
-    return std::ranges::any_of(catalog_.tensors,
-                               [&](const TensorInfo& tensor) { return tensor.state == name; });
   }
 
   void write_states(ArchiveDraft& file, std::int64_t number, const std::string& fqn) {
