@@ -1,5 +1,7 @@
 #!/usr/bin/env bash
-# The whole product on real input, on a fresh Debian or Ubuntu machine: examples/quickstart.sh [WORK_FOLDER [TEXT]]
+# The whole product on real input, on a fresh Debian or Ubuntu machine: examples/quickstart.sh [--cuda] [WORK_FOLDER [TEXT]]
+# --cuda trains on the GPUs: it takes the PyTorch of the active environment, or installs one into build/cuda/python, and needs the CUDA
+# toolkit (nvcc) and a driver. Ranks that have no GPU of their own share one.
 # Installs what is missing (see examples/install_packages.sh; as root or through sudo), builds, then
 #   1. trains a GPT on 4 ranks, ZeRO stage 2, to the end: the reference
 #   2. trains it again, is killed with SIGKILL in the middle, and goes on on 3 ranks, stage 3
@@ -8,17 +10,38 @@
 set -euo pipefail
 cd "$(dirname "$0")/.."
 started=$(date +%s)
+build=build/release device=cpu
+if [ "${1:-}" = --cuda ]; then
+  build=build/cuda device=cuda
+  shift
+  for needed in nvcc nvidia-smi; do
+    command -v $needed >/dev/null || { echo "quickstart: --cuda needs the CUDA toolkit and a driver: there is no $needed" >&2; exit 3; }
+  done
+fi
 . examples/install_packages.sh
-[ -f build/release/build.ninja ] || cmake --preset release -DUNISHARD_BUILD_TESTS=OFF -DCMAKE_UNITY_BUILD=ON >/dev/null
-cmake --build build/release --target unishard train_gpt
+configure() { [ -f "$build/build.ninja" ] || cmake -S . -B "$build" "$@" -DUNISHARD_BUILD_TESTS=OFF -DCMAKE_UNITY_BUILD=ON >/dev/null; }
+if [ $device = cuda ]; then
+  torch_of() { "$1" -c 'import torch; assert torch.version.cuda; print(torch.utils.cmake_prefix_path)' 2>/dev/null; }
+  if ! torch=$(torch_of python3) && ! torch=$(torch_of "$build/python/bin/python"); then
+    echo "the active environment has no PyTorch for CUDA: installing it into $build/python"
+    [ "$(id -u)" != 0 ] || apt-get install -y -qq --no-install-recommends python3-venv >/dev/null
+    python3 -m venv "$build/python"
+    "$build/python/bin/pip" install -q torch numpy
+    torch=$(torch_of "$build/python/bin/python")
+  fi
+  configure -G Ninja -DCMAKE_BUILD_TYPE=Release -DCMAKE_PREFIX_PATH="$torch" -DUNISHARD_BUILD_TRAINER=ON
+else
+  configure --preset release
+fi
+cmake --build $build --target unishard train_gpt
 built=$(date +%s)
 
-export PATH="$PWD/build/release/bin:$PATH"
+export PATH="$PWD/$build/bin:$PATH"
 work=${1:-$(mktemp -d)}
 mkdir -p "$work"
 text=${2:-$work/corpus.txt}
 [ -n "${2:-}" ] || cat README.md format/*.md $(git ls-files '*.cpp' '*.hpp') > "$text"   # a megabyte of real text
-train="train_gpt --config examples/train_gpt/ds_config.json --data $text --model tiny --steps 60"
+train="train_gpt --config examples/train_gpt/ds_config.json --data $text --model tiny --steps 60 --device $device"
 
 say() { printf '\n== %s\n' "$*"; }
 

@@ -192,6 +192,23 @@ TEST_P(OnTheDevice, SavesCopyTheStateToPinnedMemoryOnly) {
   }
 }
 
+TEST_P(OnTheDevice, TheReportCountsTheMemoryOfTheDevice) {
+  const Config config = small_config(GetParam(), DType::BFloat16);
+  run(Where::Host, 1, config, [](Engine& engine, SmallModel& model, Ran& ran) {
+    train(engine, model, 1, ran);
+    EXPECT_FALSE(engine.memory().device);
+  });
+  run(Where::Device, 1, config, [](Engine& engine, SmallModel& model, Ran& ran) {
+    train(engine, model, 1, ran);
+    const MemoryReport report = engine.memory();
+    if (!report.device) GTEST_SKIP() << "the allocators of this LibTorch do not count";
+    EXPECT_GE(report.device->allocated, report.parameters + report.master + report.optimizer);
+    EXPECT_GT(report.device->allocated_peak, report.device->allocated);
+    engine.reset_memory_peak();
+    EXPECT_EQ(engine.memory().device->allocated_peak, report.device->allocated);
+  });
+}
+
 INSTANTIATE_TEST_SUITE_P(Stage, OnTheDevice, testing::Values(0u, 1u, 2u, 3u),
                          testing::PrintToStringParamName());
 

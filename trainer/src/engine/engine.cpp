@@ -5,6 +5,7 @@
 #include "checkpoint/load.hpp"
 #include "comm/operation_scope.hpp"
 #include "engine/count_memory.hpp"
+#include "engine/device_memory.hpp"
 #include "engine/engine_impl.hpp"
 #include "engine/gradient_norm.hpp"
 #include "engine/lamb_update.hpp"
@@ -278,6 +279,7 @@ MemoryReport Engine::memory() const {
   MemoryReport report = detail::count_memory(impl_->state.model);
   report.reducing_peak = impl_->gradients.peak_bytes();
   report.staging = static_cast<std::int64_t>(impl_->saver.staging_bytes());
+  report.device = detail::device_memory(impl_->runtime.device());
   return report;
 }
 
@@ -289,6 +291,7 @@ bool Engine::widens_fp16() const {
 void Engine::reset_memory_peak() {
   impl_->state.model.meter->reset_peak();
   impl_->gradients.reset_peak();
+  detail::reset_device_memory_peaks(impl_->runtime.device());
 }
 
 }  // namespace unishard::trainer

@@ -58,6 +58,14 @@ struct StepStats {
 
 /// Bytes on this rank that the engine counts; activations and LibTorch's own buffers are not
 /// counted.
+/// Bytes of a device's memory that this process has, as LibTorch's allocator counts them.
+struct DeviceMemory {
+  std::int64_t allocated = 0;  ///< in tensors, among them the activations and what kernels need
+  std::int64_t allocated_peak = 0;
+  std::int64_t reserved = 0;  ///< taken from the driver, with what is kept for later tensors
+  std::int64_t reserved_peak = 0;
+};
+
 struct MemoryReport {
   std::int64_t parameters = 0;       ///< flat parameters that are allocated now
   std::int64_t parameters_peak = 0;  ///< peak of `parameters`, including construction
@@ -68,6 +76,8 @@ struct MemoryReport {
   std::int64_t reducing_peak = 0;  ///< peak of the gradients that waited to be reduced
   std::int64_t files = 0;          ///< training state in files, which is not in memory
   std::int64_t staging = 0;  ///< copy of the state for asynchronous saves, reused by later ones
+  /// nullopt on the host, and where LibTorch's allocator does not count (LibTorch before 2.9).
+  std::optional<DeviceMemory> device = std::nullopt;
 };
 
 /// Trains one model and saves and loads its state. Not thread-safe.
