@@ -125,6 +125,44 @@ TEST(FilesBeside, ADistributedSaveInAModelsFolderIsNamed) {
   EXPECT_EQ(unread_in(folder.path()), (std::map<std::string, Role>{{"dcp", Role::OtherModel}}));
 }
 
+/// What open() says of "checkpoint-4" beside "checkpoint-2", which the program has finished.
+std::map<std::string, Role> unread_beside_a_finished(const char* last, const char* in_both) {
+  const TempDir run;
+  for (const char* name : {"checkpoint-2", "checkpoint-4"}) {
+    save_vectors(run.path() / name / "model.safetensors", {{"w", {1, 2}}});
+    if (in_both != nullptr) write_file(run.path() / name / in_both, "{}");
+  }
+  if (last != nullptr) write_file(run.path() / "checkpoint-2" / last, "{}");
+  EXPECT_THAT(unread_in(run.path() / "checkpoint-2"),
+              testing::Not(testing::Contains(testing::Pair(testing::_, Role::Optimizer))));
+  return unread_in(run.path() / "checkpoint-4");
+}
+
+TEST(FilesBeside, ASaveThatDidNotEndIsNamed) {
+  using Unread = std::map<std::string, Role>;
+  EXPECT_EQ(unread_beside_a_finished(nullptr, nullptr), Unread()) << "models alone";
+  EXPECT_EQ(unread_beside_a_finished("trainer_state.json", nullptr),
+            (Unread{{"trainer_state.json", Role::Optimizer}}));
+  EXPECT_EQ(unread_beside_a_finished("random_states_0.pkl", nullptr),
+            (Unread{{"random_states_0.pkl", Role::Optimizer}}));
+  const TempDir run;
+  const Path alone = run.path() / "checkpoint-4";
+  save_vectors(alone / "model.safetensors", {{"w", {1, 2}}});
+  write_file(alone / "training_args.bin", "x");
+  EXPECT_THAT(unread_in(alone),
+              testing::Contains(testing::Pair("trainer_state.json", Role::Optimizer)));
+}
+
+TEST(FilesBeside, AFolderOfDeepSpeedThatIsGoneIsNamed) {
+  const TempDir folder;
+  save_vectors(folder.path() / "model.safetensors", {{"w", {1, 2}}});
+  write_file(folder.path() / "latest", "global_step4");
+  const std::map<std::string, Role> lost = {{"global_step4", Role::Optimizer}};
+  EXPECT_EQ(unread_in(folder.path()), lost);
+  std::filesystem::create_directory(folder.path() / "global_step4");
+  EXPECT_EQ(unread_in(folder.path()), lost);
+}
+
 /// The formats whose shards are joined, and how a shard is written.
 struct ShardFormat {
   std::string suffix;

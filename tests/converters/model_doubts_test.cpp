@@ -81,19 +81,28 @@ TEST_F(ModelDoubts, LayersOfEachPartOfAModelAreCounted) {
 TEST_F(ModelDoubts, LayersBeyondTheConfigurationAndGapsAreNamed) {
   for (const char* name : {"h.0.m.a", "h.1.m.a", "h.3.m.a", "s.0.a", "s.2.a"}) add(name);
   write("config.json", {{"n_layer", 2}});
-  EXPECT_THAT(doubts(), ElementsAre(HasSubstr("2 layers, and there are tensors of 3"),
-                                    HasSubstr("no layer h.2, and there is one with the number 3")));
+  EXPECT_THAT(doubts(), IsEmpty()) << "s has two";
+  write("config.json", {{"n_layer", 3}});
+  EXPECT_THAT(doubts(), ElementsAre(HasSubstr("no layer h.2, and there is one with the number 3")));
+  add("s.3.a");
+  write("config.json", {{"n_layer", 2}});
+  EXPECT_THAT(doubts(), ElementsAre(HasSubstr("2 layers, and there are tensors of 3")));
   write("config.json", {{"n_layer", 2}, {"num_nextn_predict_layers", 1}});
-  EXPECT_THAT(doubts(), ElementsAre(HasSubstr("no layer h.2")));
+  EXPECT_THAT(doubts(), IsEmpty());
 }
 
 TEST_F(ModelDoubts, OneLayerOfAnotherShapeIsNamed) {
   for (const char* name : {"h.0.m.a", "h.1.m.a"}) add(name);
   add("h.2.m.a", {1, 3});
   write("config.json", {{"n_layer", 3}});
-  EXPECT_THAT(doubts(), ElementsAre(HasSubstr("another shape than all others: h.2.m.a")));
-  add("h.3.m.a", {1, 3});
+  EXPECT_THAT(doubts(), IsEmpty()) << "the last one";
+  add("h.3.m.a");
   write("config.json", {{"n_layer", 4}});
+  EXPECT_THAT(doubts(), ElementsAre(HasSubstr("another shape than all others: h.2.m.a")));
+  write("config.json", {{"n_layer", 4}, {"layer_types", {"a", "a", "b", "a"}}});
+  EXPECT_THAT(doubts(), IsEmpty());
+  add("h.4.m.a", {1, 3});
+  write("config.json", {{"n_layer", 5}});
   EXPECT_THAT(doubts(), IsEmpty()) << "layers of two kinds";
 }
 
@@ -125,8 +134,31 @@ TEST_F(ModelDoubts, TheTotalSizeOfAnIndexIsCompared) {
 }
 
 TEST_F(ModelDoubts, AMatrixOfAnAdapterThatIsAloneIsNamed) {
-  for (const char* name : {"m.lora_A.weight", "m.lora_B.weight", "n.lora_A.weight"}) add(name);
+  for (const char* name : {"m.lora_A.weight", "n.lora_A.weight"}) add(name);
+  add("m.lora_B.weight", {3, 2});
   EXPECT_THAT(doubts(), ElementsAre(HasSubstr("lack the one that belongs to them: n.lora_A")));
+}
+
+TEST_F(ModelDoubts, MatricesOfAnAdapterFitEachOtherAndItsConfiguration) {
+  const auto add_pair = [&](const std::string& module, std::uint64_t rank) {
+    add((module + ".lora_A.weight").c_str(), {rank, 6});
+    add((module + ".lora_B.weight").c_str(), {5, rank});
+  };
+  for (const char* module : {"l.0.q", "l.1.q", "l.2.q"}) add_pair(module, 2);
+  Json config = {{"target_modules", {"q"}}, {"modules_to_save", nullptr}};
+  write("adapter_config.json", config);
+  EXPECT_THAT(doubts(), IsEmpty());
+  config["target_modules"] = {"q", "v"};
+  config["modules_to_save"] = {"head"};
+  write("adapter_config.json", config);
+  EXPECT_THAT(doubts(), ElementsAre(HasSubstr("no tensor: v, head")));
+  write("adapter_config.json", {{"target_modules", {"q"}}});
+  add_pair("l.4.q", 2);
+  EXPECT_THAT(doubts(), ElementsAre(HasSubstr("no layer l.3")));
+  write("adapter_config.json", {{"target_modules", {"q"}}, {"layers_to_transform", {0, 1, 2, 4}}});
+  EXPECT_THAT(doubts(), IsEmpty());
+  catalog_.tensors[1].shape = {5, 3};
+  EXPECT_THAT(doubts(), ElementsAre(HasSubstr("another rank")));
 }
 
 }  // namespace

@@ -121,12 +121,15 @@ TEST_F(StateDoubts, NamesOfGroupsAreHeldAgainstTheParameters) {
 }
 
 TEST_F(StateDoubts, StepsOfTheTrainerAreHeldAgainstTheOthers) {
-  EXPECT_THAT(doubts_about_steps(catalog_, 3), IsEmpty()) << "no Trainer saved it";
-  catalog_.data_position = {{"global_steps", 3}};
-  EXPECT_THAT(doubts_about_steps(catalog_, 3), IsEmpty());
-  EXPECT_THAT(doubts_about_steps(catalog_, 9), ElementsAre(HasSubstr("the folder's name 9")));
+  EXPECT_THAT(doubts_about_steps(catalog_, 3, 3), IsEmpty());
+  EXPECT_THAT(doubts_about_steps(catalog_, 3, 9), ElementsAre(HasSubstr("the folder's name 9")));
+  catalog_.scheduler = {{"last_epoch", 6}, {"_step_count", 7}};
+  EXPECT_THAT(doubts_about_steps(catalog_, 3, {}), IsEmpty()) << "of two processes";
+  catalog_.scheduler["last_epoch"] = 4;
+  EXPECT_THAT(doubts_about_steps(catalog_, 3, {}), ElementsAre(HasSubstr("and the schedule 4")));
+  catalog_.scheduler["num_bad_epochs"] = 0;
   steps()["b"] = 12;
-  EXPECT_THAT(doubts_about_steps(catalog_, {}), ElementsAre(HasSubstr("and the optimizer 12")));
+  EXPECT_THAT(doubts_about_steps(catalog_, 3, {}), ElementsAre(HasSubstr("and the optimizer 12")));
 }
 
 TEST_F(StateDoubts, NumbersWithoutAStateMayBeFrozen) {

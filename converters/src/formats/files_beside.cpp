@@ -5,6 +5,7 @@
 
 #include "formats/deepspeed/layout.hpp"
 #include "formats/folder_names.hpp"
+#include "formats/unfinished_save.hpp"
 #include "reading/broken_files.hpp"
 #include "reading/completeness.hpp"
 
@@ -77,7 +78,10 @@ Losses files_beside(Storage& storage, const Path& folder, std::string_view forma
   const auto add = [&](Losses more) { std::ranges::move(more, std::back_inserter(losses)); };
   if (format.starts_with("deepspeed")) add(beside_deepspeed(storage, folder));
   if (format != "dcp") add(other_dcp_saves(storage, folder));
-  if (has_model_files(format)) add(models_within(storage, folder));
+  if (has_model_files(format)) {
+    add(models_within(storage, folder));
+    add(missing_training_state(storage, folder));
+  }
   constexpr const char* kSharded = "sharded";  // of torch's HuggingFaceStorageWriter
   if (format != "dcp" && storage.kind(folder / kSharded) == EntryKind::Directory)
     losses.push_back({Role::OtherModel, kSharded,

@@ -31,6 +31,7 @@
 #include "formats/torch/reader.hpp"
 #include "formats/trainer/folder.hpp"
 #include "formats/trainer/reader.hpp"
+#include "formats/trainer/trainer_state.hpp"
 #include "reading/broken_files.hpp"
 #include "reading/completeness.hpp"
 #include "reading/empty_weights.hpp"
@@ -466,6 +467,18 @@ std::unique_ptr<Source> open_source_as(Storage& storage, std::string_view format
 
 namespace {
 
+/// The Trainer has its count beside its own files, or those of DeepSpeed.
+void add_doubts_about_steps(Storage& storage, const Path& path, std::string_view format,
+                            Source& source) {
+  if (format != "trainer" && !format.starts_with("deepspeed")) return;
+  Losses ignored;
+  const Path& folder =
+      storage.kind(path / trainer::kTrainerState) == EntryKind::File ? path : path.parent_path();
+  if (const auto steps = trainer::read_progress(storage, folder, ignored))
+    source.add_remarks(doubts_about_steps(source.catalog(), *steps,
+                                          checkpoint_number(folder.filename().string())));
+}
+
 /// Opens `path` as the format of `row`, and says of a file what it is a part of. `like` is for DCP
 /// only.
 std::unique_ptr<Source> open_as(Storage& storage, const Path& path, const Row& row,
@@ -512,9 +525,7 @@ std::unique_ptr<Source> open_as(Storage& storage, const Path& path, const Row& r
     source->add_losses(missing_of_torchao(source->catalog()));
   if (has_model_files(row.entry.name) && storage.kind(path) == EntryKind::Directory)
     source->add_remarks(doubts_about_model(storage, path, source->catalog()));
-  if (row.entry.name == "trainer")
-    source->add_remarks(
-        doubts_about_steps(source->catalog(), checkpoint_number(path.filename().string())));
+  add_doubts_about_steps(storage, path, row.entry.name, *source);
   source->add_remarks(doubts_about_states(source->catalog(), source->losses()));
   return source;
 }

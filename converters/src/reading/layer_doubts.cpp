@@ -121,16 +121,20 @@ void doubt_counts(const Stacks& stacks, const std::vector<std::uint64_t>& wanted
         wanted[i], count, where));
     return;
   }
-  if (wanted.size() == 1 && !found.empty() && has_blocks(stacks.at(found[0].second)) &&
-      found[0].first > wanted[0] + others)
+  if (wanted.empty()) return;
+  const bool is_there =
+      std::ranges::any_of(found, [&](const auto& each) { return each.first == wanted.front(); });
+  std::erase_if(found, [&](const auto& each) { return !has_blocks(stacks.at(each.second)); });
+  if (wanted.size() == 1 && !is_there && !found.empty() && found[0].first > wanted[0] + others)
     lines.push_back(fmt::format(
         "config.json says {} layers, and there are tensors of {} ({}): it may be that of another "
         "model",
         wanted[0], found[0].first, quote(found[0].second)));
 }
 
-void doubt_numbers(const std::string& prefix, const Stack& stack, std::vector<std::string>& lines) {
-  std::uint64_t next = 0;
+/// The numbers go on without a gap from `next`.
+void doubt_numbers(const std::string& prefix, const Stack& stack, std::uint64_t next,
+                   std::vector<std::string>& lines) {
   for (const auto& [number, layer] : stack) {
     if (number != next) {
       lines.push_back(fmt::format("there is no layer {}.{}, and there is one with the number {}",
@@ -177,7 +181,8 @@ void doubt_missing(const std::string& prefix, const Stack& stack, const Usual& u
   }
 }
 
-/// Where one layer alone has another shape. Models whose layers differ have more of them.
+/// Where one layer alone has another shape, and it is neither the first nor the last one. Models
+/// whose layers differ have more of them, or list their types.
 void doubt_shapes(const std::string& prefix, const Stack& stack, const Usual& usual,
                   std::vector<std::string>& odd) {
   for (const auto& [name, shapes] : usual.shapes) {
@@ -187,7 +192,8 @@ void doubt_shapes(const std::string& prefix, const Stack& stack, const Usual& us
     if (fewest->second != 1 || most->second < 2 || fewest->first.empty()) continue;
     for (const auto& [number, layer] : stack) {
       const auto found = layer.find(name);
-      if (found != layer.end() && found->second == fewest->first)
+      const bool is_at_end = number == stack.begin()->first || number == stack.rbegin()->first;
+      if (!is_at_end && found != layer.end() && found->second == fewest->first)
         odd.push_back(fmt::format("{}.{}{}", prefix, number, name));
     }
   }
@@ -207,17 +213,32 @@ std::vector<std::string> doubts_about_layers(const SortedJson& config, const Cat
   // Layers that predict later tokens have the numbers behind the model's.
   const std::uint64_t others = number_at(config, "num_nextn_predict_layers").value_or(0) +
                                number_at(config, "mtp_num_hidden_layers").value_or(0);
+  const bool has_types = config.dump().find("\"layer_types\"") != std::string::npos;
   doubt_counts(stacks, wanted, others, lines);
   for (const auto& [prefix, stack] : stacks) {
     if (!has_blocks(stack)) continue;
-    doubt_numbers(prefix, stack, lines);
-    if (!std::ranges::count(wanted, stack.size())) continue;
+    const bool is_counted = std::ranges::count(wanted, stack.size()) > 0;
+    if (is_counted || std::ranges::count(wanted, stack.rbegin()->first + 1) > 0)
+      doubt_numbers(prefix, stack, 0, lines);
+    if (!is_counted) continue;
     const Usual usual(stack);
     doubt_missing(prefix, stack, usual, missing);
-    doubt_shapes(prefix, stack, usual, odd);
+    if (!has_types) doubt_shapes(prefix, stack, usual, odd);
   }
   add_line("layers lack tensors that most layers have", missing, lines);
   add_line("one layer has another shape than all others", odd, lines);
+  return lines;
+}
+
+std::vector<std::string> doubts_about_adapted_layers(const Catalog& catalog) {
+  constexpr std::size_t kLeast = 3;
+  std::vector<std::string> lines, missing;
+  for (const auto& [prefix, stack] : stacks_of(catalog)) {
+    if (!has_blocks(stack) || stack.size() < kLeast) continue;
+    doubt_numbers(prefix, stack, stack.begin()->first, lines);
+    doubt_missing(prefix, stack, Usual(stack), missing);
+  }
+  add_line("layers lack matrices of the adapter that most layers have", missing, lines);
   return lines;
 }
 

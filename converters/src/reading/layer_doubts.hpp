@@ -14,4 +14,8 @@ namespace unishard::converters {
 /// most others have, or has it in another shape.
 std::vector<std::string> doubts_about_layers(const SortedJson& config, const Catalog& catalog);
 
+/// Returns the same for an adapter, which has matrices for all layers of a model, or begins at a
+/// later one: numbers with a gap, and layers that lack a matrix.
+std::vector<std::string> doubts_about_adapted_layers(const Catalog& catalog);
+
 }  // namespace unishard::converters

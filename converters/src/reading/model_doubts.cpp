@@ -5,6 +5,7 @@
 #include "unishard/format/text.hpp"
 
 #include "core/model_tensors.hpp"
+#include "reading/adapter_doubts.hpp"
 #include "reading/layer_doubts.hpp"
 
 #include <fmt/format.h>
@@ -97,31 +98,6 @@ void doubt_total_size(Storage& storage, const Path& folder, const Catalog& catal
   }
 }
 
-void doubt_adapters(const Catalog& catalog, std::vector<std::string>& lines) {
-  constexpr std::array<std::pair<std::string_view, std::string_view>, 2> kPairs = {
-      {{".lora_A.", ".lora_B."}, {".lora_embedding_A", ".lora_embedding_B"}}};
-  std::unordered_set<std::string> names;
-  for (const TensorInfo& tensor : catalog.tensors) {
-    if (is_of_model(tensor)) names.insert(tensor.fqn);
-  }
-  for (const Alias& alias : catalog.aliases) names.insert(alias.fqn);
-  std::vector<std::string> alone;
-  for (const TensorInfo& tensor : catalog.tensors) {
-    if (!is_of_model(tensor)) continue;
-    for (const auto& [a, b] : kPairs) {
-      for (const auto& [own, other] : {std::pair(a, b), std::pair(b, a)}) {
-        const std::size_t at = tensor.fqn.find(own);
-        if (at == std::string::npos || tensor.fqn.ends_with(".bias")) continue;
-        std::string partner = tensor.fqn;
-        if (!names.contains(partner.replace(at, own.size(), other))) alone.push_back(tensor.fqn);
-      }
-    }
-  }
-  if (!alone.empty())
-    lines.push_back(fmt::format("{} matrices of the adapter lack the one that belongs to them: {}",
-                                alone.size(), first_names(alone)));
-}
-
 }  // namespace
 
 std::vector<std::string> doubts_about_model(Storage& storage, const Path& folder,
@@ -132,7 +108,9 @@ std::vector<std::string> doubts_about_model(Storage& storage, const Path& folder
     doubt_vocabulary(*config, catalog, lines);
   }
   doubt_total_size(storage, folder, catalog, lines);
-  doubt_adapters(catalog, lines);
+  for (std::string& line :
+       doubts_about_adapter(read_object(storage, folder / "adapter_config.json"), catalog))
+    lines.push_back(std::move(line));
   return lines;
 }
 

@@ -12,6 +12,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <iterator>
 #include <map>
 #include <ranges>
@@ -259,27 +260,41 @@ std::optional<double> steps_of_optimizer(const Catalog& catalog) {
   return most;
 }
 
+/// Returns the steps that a schedule counts; nullopt for one that counts epochs or evaluations.
+std::optional<double> steps_of_schedule(const Json& schedule) {
+  if (!schedule.is_object() || !schedule.contains("_step_count")) return std::nullopt;
+  const Json last = schedule.value("last_epoch", Json());
+  if (!last.is_number() || schedule.contains("num_bad_epochs")) return std::nullopt;
+  return last.get<double>();
+}
+
 }  // namespace
 
 std::vector<std::string> doubts_about_states(const Catalog& catalog, const Losses& losses) {
   return Doubts(catalog, losses).take();
 }
 
-std::vector<std::string> doubts_about_steps(const Catalog& catalog,
+std::vector<std::string> doubts_about_steps(const Catalog& catalog, std::int64_t steps,
                                             std::optional<std::uint64_t> number) {
-  const Json& position = catalog.data_position;
-  const Json steps = position.is_object() ? position.value("global_steps", Json()) : Json();
-  if (!steps.is_number_integer()) return {};
   std::vector<std::string> lines;
-  if (number && steps != *number)
+  if (number && std::cmp_not_equal(steps, *number))
     lines.push_back(fmt::format("trainer_state.json counts {} steps, and the folder's name {}",
-                                steps.dump(), *number));
+                                steps, *number));
   const auto done = steps_of_optimizer(catalog);
-  if (done && *done != steps.get<double>())
+  const auto wanted = static_cast<double>(steps);
+  if (done && *done != wanted)
     lines.push_back(
         fmt::format("trainer_state.json counts {} steps, and the optimizer {}: some "
                     "steps were skipped, or the two files are of two saves",
-                    steps.dump(), *done));
+                    steps, *done));
+  const auto scheduled = steps_of_schedule(catalog.scheduler);
+  // accelerate's schedules count every process.
+  const bool is_multiple = scheduled && wanted > 0 && std::fmod(*scheduled, wanted) == 0;
+  if (scheduled && !is_multiple && scheduled != done)
+    lines.push_back(fmt::format(
+        "trainer_state.json counts {} steps, and the schedule {}: some steps were skipped, or the "
+        "two files are of two saves",
+        steps, *scheduled));
   return lines;
 }
 

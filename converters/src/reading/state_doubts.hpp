@@ -19,9 +19,9 @@ namespace unishard::converters {
 /// groups list and nothing has. `losses` are those of the source, which explain some of them.
 std::vector<std::string> doubts_about_states(const Catalog& catalog, const Losses& losses);
 
-/// Returns a line for each count of steps that is not that of a Trainer's trainer_state.json: the
-/// optimizer's, and `number`, which the folder's name has.
-std::vector<std::string> doubts_about_steps(const Catalog& catalog,
+/// Returns a line for each count of steps that is not `steps`, that of a Trainer's
+/// trainer_state.json: the optimizer's, the schedule's, and `number`, which the folder's name has.
+std::vector<std::string> doubts_about_steps(const Catalog& catalog, std::int64_t steps,
                                             std::optional<std::uint64_t> number);
 
 }  // namespace unishard::converters

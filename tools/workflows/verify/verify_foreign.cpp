@@ -78,7 +78,7 @@ void find_missing(const converters::Source& source, const Path& path, VerifyRepo
     report.findings.push_back(
         {.code = "incomplete",
          .path = path,
-         .message = loss.is_broken ? fmt::format("{} is {}", loss.name, loss.why)
+         .message = loss.is_broken ? fmt::format("{}: {}", loss.name, loss.why)
                                    : fmt::format("{} cannot be read", text_of(loss)),
          .hint = loss.is_broken
                      ? "bring the file back, or remove its name"

@@ -300,7 +300,7 @@ void read_sharded_safetensors(Storage& storage, const Path& path, StateDictBuild
   if (folder != path && !files_ending(storage, path, ".safetensors").empty()) {
     require_whole_tensors(storage, path, folder, shapes);
     builder.out.notes.push_back(
-        "read from sharded/; the files beside it were put together from it");
+        "read from sharded/; whether the files beside it hold the same values was not checked");
   } else if (ranks.ranks() > 0) {
     builder.out.notes.push_back(
         fmt::format("nothing in the files tells how many ranks saved: the files of {} were read",
