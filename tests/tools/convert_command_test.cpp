@@ -31,6 +31,20 @@ TEST_F(ConvertCommand, TheSuffixOfAFileTellsTheFormat) {
   EXPECT_THAT(unclear.err, HasSubstr("--to is required"));
 }
 
+TEST_F(ConvertCommand, OptionsThatChangeNothingAreTold) {
+  write_example(path("run"));
+  const auto remarks = [&](std::vector<std::string> options) {
+    options.insert(options.begin(), {"convert", path("run"), path("out"), "--dry-run"});
+    return report_of(options).at("remarks").dump();
+  };
+  EXPECT_THAT(remarks({"--to", "dcp", "--stage", "1"}),
+              HasSubstr("--stage changes nothing: a checkpoint of the format dcp"));
+  EXPECT_THAT(remarks({"--to", "trainer", "-w", "2"}), HasSubstr("--world-size changes nothing"));
+  EXPECT_THAT(remarks({"--to", "native", "--part"}), HasSubstr("--part changes nothing"));
+  EXPECT_THAT(remarks({"--to", "deepspeed", "--stage", "1", "-w", "2"}),
+              testing::Not(HasSubstr("changes nothing")));
+}
+
 TEST_F(ConvertCommand, NumbersThatBecomeInfiniteAreNamed) {
   const float infinity = std::numeric_limits<float>::infinity();
   const std::vector<float> values = {1e6F, 1, infinity, 2};  // "large" and "fits", two of each

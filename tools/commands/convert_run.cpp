@@ -14,7 +14,9 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <charconv>
+#include <iterator>
 #include <utility>
 
 namespace unishard::cli {
@@ -78,6 +80,23 @@ converters::Output decide_output(const ConvertRun& job, const converters::Source
   if (output.tag.empty()) output.tag = input_tag;
   if (output.tag.empty()) output.tag = fmt::format("global_step{}", source.catalog().step);
   return output;
+}
+
+/// Returns a line for each option that changes nothing in this result.
+std::vector<std::string> idle_options(const ConvertRun& job, std::string_view format,
+                                      bool is_part) {
+  std::vector<std::string> lines;
+  const auto say_no = [&](std::string_view option, std::string_view what) {
+    lines.push_back(fmt::format("{} changes nothing: a checkpoint of the format {} has no {}",
+                                option, format, what));
+  };
+  if (job.convert.stage && format != "native" && format != "deepspeed")
+    say_no("--stage", "ZeRO stage");
+  if (job.convert.world_size && (format == "trainer" || format == "accelerate"))
+    say_no("--world-size", "ranks");
+  if (job.part.may_be_part && !is_part)
+    lines.emplace_back("--part changes nothing: the input is no part of a model");
+  return lines;
 }
 
 void require_everything_arrives(const ConvertRun& job, const tools::Conversion& conversion) {
@@ -226,6 +245,7 @@ int ConvertRun::run(tools::Team& team) const {
   tools::TeamObserver observer(team, progress);
   auto [opened, own_tag, cuts_result] = open_input(*this);
   part.check(*opened);
+  const bool is_part = opened->part_of().has_value();
   // Without another type, quantized weights are copied with their scales.
   converters::Dequantized numbers{.source = std::move(opened)};
   std::vector<std::string> without_value;
@@ -255,11 +275,13 @@ int ConvertRun::run(tools::Team& team) const {
   tools::ConversionPlan plan = tools::plan_convert(*source, options);
   if (experts > 0) plan.remarks.push_back(remark);
   plan.remarks.insert(plan.remarks.end(), without_value.begin(), without_value.end());
+  converters::Output target = decide_output(*this, *source, input_tag);
+  std::ranges::move(idle_options(*this, target.format, is_part), std::back_inserter(plan.remarks));
   tools::Conversion conversion(
       team, *source, std::move(plan),
       {.verb = "convert",
        .input = input,
-       .output = decide_output(*this, *source, input_tag),
+       .output = std::move(target),
        .check_input = check_input,
        .read_back = check ? tools::ReadBack::Payload : tools::ReadBack::None,
        .may_be_fresh = may_be_fresh,
