@@ -173,6 +173,28 @@ TEST_F(QuantizedModels, OfMethodsThatAreNotReadAreRefused) {
   EXPECT_EQ(unishard({"convert", model_, out(), "--to", "safetensors", "-q"}).status, 0);
 }
 
+TEST_F(QuantizedModels, AreNotPartedFromTheirScales) {
+  const auto refusal = [&](const char* option, const char* value) {
+    const Path folder = out();
+    const ProcessResult result =
+        unishard({"convert", model_, folder, "--to", "safetensors", option, value});
+    EXPECT_EQ(result.status, 2) << option << value;
+    EXPECT_FALSE(std::filesystem::exists(folder));
+    return result.err;
+  };
+  EXPECT_THAT(refusal("--only", "w"),
+              HasSubstr("w has no value without w_scale_inv, which --only"));
+  EXPECT_THAT(refusal("--rename", "^w$=v"), HasSubstr("--rename makes v and w_scale_inv of them"));
+  for (const char* rule : {"^=m.", "^norm=n"}) {
+    const Path folder = out();
+    EXPECT_EQ(unishard({"convert", model_, folder, "--to", "safetensors", "--rename", rule}).status,
+              0);
+    EXPECT_EQ(unishard({"verify", folder}).status, 0);
+  }
+  EXPECT_EQ(unishard({"convert", model_, out(), "--to", "safetensors", "--only", "norm"}).status,
+            0);
+}
+
 // ---- verify ----
 
 class VerifyOfQuantized : public QuantizedModels {
@@ -249,7 +271,7 @@ TEST_F(VerifyOfQuantized, IsAnErrorForFrozenWeightsThatStayPacked) {
   const Path run = temp_.path() / "run";
   const std::string fixture = (fixtures() / "public/qlora_deepspeed/input").string();
   ASSERT_EQ(unishard({"convert", fixture, run, "--to", "native", "--only", "base.weight", "--only",
-                      "base.weight.q*", "--only", "lora*", "-q"})
+                      "base.weight.q*", "--only", "lora*", "--allow-missing", "-q"})
                 .status,
             0);
   const Path file = temp_.path() / "model.safetensors";
@@ -327,6 +349,26 @@ TEST_F(DescribedByTorchao, AreMissedByNameWhereTheFileLacksThem) {
     EXPECT_THAT(verified.out, HasSubstr("incomplete"));
     EXPECT_THAT(verified.out, HasSubstr(name));
     EXPECT_EQ(unishard({"zero_to_fp32", model_, folder, "--allow-missing", "-q"}).status, 0);
+  }
+}
+
+TEST_F(DescribedByTorchao, KeepTheirDescriptionsUnderNewNames) {
+  write_without("");
+  const Path prefixed = out(), restored = out(), model = out();
+  for (const std::vector<std::string>& command :
+       {std::vector<std::string>{"convert", model_, prefixed, "--to", "safetensors", "--rename",
+                                 "^=p."},
+        {"convert", prefixed, restored, "--to", "safetensors", "--rename", "^p\\.="},
+        {"convert", model_, model, "--to", "safetensors", "--weights-only"}}) {
+    const ProcessResult result = unishard(command);
+    ASSERT_EQ(result.status, 0) << result.err;
+    const ProcessResult verified = unishard({"verify", command[2]});
+    EXPECT_EQ(verified.status, 0) << verified.out;
+  }
+  for (const Path& folder : {restored, model}) {
+    const Path numbers = out();
+    ASSERT_EQ(unishard({"zero_to_fp32", folder, numbers, "-q"}).status, 0);
+    EXPECT_EQ(unishard({"diff", model_, folder, "-q"}).status, 0);
   }
 }
 

@@ -273,6 +273,8 @@ int ConvertRun::run(tools::Team& team) const {
   tools::ConvertOptions options = convert;
   if (cuts_result) options.cut_patterns = rules.cuts;
   tools::ConversionPlan plan = tools::plan_convert(*source, options);
+  std::ranges::move(tools::remarks_on_parted(*source, input, plan, allows_missing),
+                    std::back_inserter(plan.remarks));
   if (experts > 0) plan.remarks.push_back(remark);
   plan.remarks.insert(plan.remarks.end(), without_value.begin(), without_value.end());
   converters::Output target = decide_output(*this, *source, input_tag);

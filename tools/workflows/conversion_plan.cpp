@@ -1,6 +1,7 @@
 #include "workflows/conversion_plan.hpp"
 
 #include "unishard/converters/cut_patterns.hpp"
+#include "unishard/converters/dequantize.hpp"
 #include "unishard/converters/expert_ranks.hpp"
 #include "unishard/converters/extra_state.hpp"
 #include "unishard/converters/guessed_ties.hpp"
@@ -16,6 +17,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <functional>
 #include <map>
 #include <set>
 #include <string_view>
@@ -141,6 +143,7 @@ void take_surroundings(const Catalog& from, Renamer& rename, const ConvertOption
     if (kept.contains(renamed.target)) to.aliases.push_back(renamed);
   }
   if (options.weights_only) {
+    converters::copy_descriptions(from, to, std::ref(rename));
     for (const auto& [name, section] : {std::pair{"parameter groups", &from.groups},
                                         {"scheduler", &from.scheduler},
                                         {"client state", &from.client_state}}) {
@@ -173,6 +176,7 @@ void take_surroundings(const Catalog& from, Renamer& rename, const ConvertOption
       });
   to.config = from.config;
   to.producer = from.producer;
+  converters::copy_descriptions(from, to, std::ref(rename));
 }
 
 /// Names what a model's file holds nothing of: a second model, an average of the weights.

@@ -13,6 +13,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <unordered_set>
 #include <utility>
 
 namespace unishard::tools {
@@ -112,6 +113,23 @@ std::vector<std::string> incomplete_kept(const std::vector<std::string>& incompl
     remarks.push_back(
         fmt::format("{}: it is written as it is, and cannot be dequantized", sentence));
   return remarks;
+}
+
+std::vector<std::string> remarks_on_parted(const converters::Source& source, const Path& input,
+                                           const ConversionPlan& plan, bool allows_missing) {
+  if (plan.renames.empty() && plan.tensor_map.size() == source.catalog().tensors.size()) return {};
+  const std::unordered_set<std::size_t> chosen(plan.tensor_map.begin(), plan.tensor_map.end());
+  Renamer rename(plan.renames);
+  std::vector<std::string> parted = converters::parted_weights(
+      source, quantization_of(source, input),
+      {.has = [&](std::size_t tensor) { return chosen.contains(tensor); },
+       .rename = [&](const std::string& name) { return rename(name); }});
+  if (parted.empty() || allows_missing) return parted;
+  raise(ErrorCode::InvalidArgument,
+        fmt::format("{} quantized weights would lose their values: {}", parted.size(),
+                    parted.front()),
+        "name them together, change their modules alone, or pass --dtype bf16, which makes numbers "
+        "of them; --allow-missing writes the rest; nothing was written");
 }
 
 void forget_quantization(converters::SideFiles& files, Catalog& catalog) {

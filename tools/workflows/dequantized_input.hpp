@@ -4,6 +4,8 @@
 #include "unishard/converters/dequantize.hpp"
 #include "unishard/converters/sink.hpp"
 
+#include "workflows/conversion_plan.hpp"
+
 #include <memory>
 #include <string>
 #include <vector>
@@ -35,6 +37,12 @@ std::vector<std::string> remarks_on_incomplete(converters::Source& source, const
 /// Throws: Unsupported, naming the first, when there are such and `allows_missing` is false.
 std::vector<std::string> incomplete_kept(const std::vector<std::string>& incomplete,
                                          const Path& input, bool allows_missing);
+
+/// Returns a remark for each quantized weight of `source` that `plan` parts from its scales or its
+/// description: see converters::parted_weights().
+/// Throws: InvalidArgument, naming the first, when there are such and `allows_missing` is false.
+std::vector<std::string> remarks_on_parted(const converters::Source& source, const Path& input,
+                                           const ConversionPlan& plan, bool allows_missing);
 
 /// Removes the quantization_config from the config.json among `files` and from the configuration in
 /// the catalog's client state, and from those of the model's parts in them.

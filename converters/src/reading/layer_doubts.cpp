@@ -18,7 +18,8 @@
 namespace unishard::converters {
 namespace {
 
-/// The tensors of one layer, by what follows its number. A second name has no shape of its own.
+/// The tensors of one layer, by what follows its number. Second names, and what is not in floating
+/// point, such as the description of a quantized weight, have no shape.
 using Layer = std::map<std::string, Shape>;
 /// The layers below one prefix, by number.
 using Stack = std::map<std::uint64_t, Layer>;
@@ -42,7 +43,8 @@ void add_tensor(std::string_view name, const Shape& shape, Stacks& stacks) {
 Stacks stacks_of(const Catalog& catalog) {
   Stacks stacks;
   for (const TensorInfo& tensor : catalog.tensors) {
-    if (is_of_model(tensor)) add_tensor(tensor.fqn, tensor.shape, stacks);
+    const bool is_float = info(tensor.dtype).kind == Kind::Float;
+    if (is_of_model(tensor)) add_tensor(tensor.fqn, is_float ? tensor.shape : Shape(), stacks);
   }
   for (const Alias& alias : catalog.aliases) add_tensor(alias.fqn, {}, stacks);
   return stacks;

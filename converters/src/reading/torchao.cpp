@@ -1,6 +1,7 @@
 // The layout is that of torchao.prototype.safetensors.safetensors_support
 // .flatten_tensor_state_dict(): the parts of a weight are tensors, and the metadata of the file has
 // JSON text under the name of the weight.
+#include "unishard/converters/dequantize.hpp"
 #include "unishard/format/error.hpp"
 #include "unishard/format/limits.hpp"
 
@@ -12,6 +13,7 @@
 
 #include <algorithm>
 #include <array>
+#include <functional>
 #include <iterator>
 #include <map>
 #include <string_view>
@@ -272,6 +274,30 @@ Losses missing_of_torchao(const Catalog& catalog) {
                       .name = std::move(fqn),
                       .why = "torchao's metadata describe it, and it is not in the files"});
   return losses;
+}
+
+void copy_descriptions(const Catalog& from, Catalog& to,
+                       const std::function<std::string(const std::string&)>& rename) {
+  const std::map<std::string, Json> described = descriptions(from);
+  if (described.empty()) return;
+  Json metadata = file_record(from.producer, kSafetensorsMetadata);
+  std::map<std::string, Json> renamed;
+  for (const auto& [fqn, description] : described) {
+    std::string name = rename(fqn);
+    if (name == fqn) continue;
+    renamed.emplace(std::move(name), metadata[fqn]);
+    metadata.erase(fqn);
+  }
+  for (const auto& [name, text] : renamed) metadata[name] = text;
+  const Json& text = metadata[kNames];
+  Json names = text.is_string() ? Json::parse(text.get<std::string>(), nullptr, false) : Json();
+  if (!renamed.empty() && names.is_array()) {
+    for (Json& name : names) {
+      if (name.is_string()) name = rename(name.get<std::string>());
+    }
+    metadata[kNames] = names.dump();
+  }
+  to.producer[std::string(kSafetensorsMetadata)] = std::move(metadata);
 }
 
 void forget_missing_of_torchao(Catalog& catalog) {

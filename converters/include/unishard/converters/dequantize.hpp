@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
@@ -44,5 +45,22 @@ Dequantized dequantized(std::unique_ptr<Source> source, const Json& quantization
 /// methods that are not read are not among them. `quantization_config` is that of dequantized().
 /// Throws: what reading the descriptions of weights throws, apart from Corrupt and Unsupported.
 std::vector<std::string> incomplete_weights(const Source& source, const Json& quantization_config);
+
+/// The tensors of a source that a result has, and their names there.
+struct ResultNames {
+  std::function<bool(std::size_t tensor)> has;
+  std::function<std::string(const std::string& name)> rename;
+};
+
+/// Returns a sentence for each quantized weight of the model in `source` that is parted from its
+/// scales or its description: the result has not all of them, or not under names that belong
+/// together. Weights that have no value in `source` either are not among them.
+std::vector<std::string> parted_weights(const Source& source, const Json& quantization_config,
+                                        const ResultNames& result);
+
+/// Copies what the metadata of safetensors files describe (torchao's weights) from one catalog to
+/// another, and gives it the names that `rename` returns.
+void copy_descriptions(const Catalog& from, Catalog& to,
+                       const std::function<std::string(const std::string&)>& rename);
 
 }  // namespace unishard::converters
