@@ -753,6 +753,14 @@ TEST_F(TiedNames, OfAnotherShapeAreRefused) {
               Fails(ErrorCode::Corrupt, {"\"t\" to \"b\"", "(2)", "(3)"}));
 }
 
+TEST_F(TiedNames, OfAFrozenParameterThatWasLeftOutHaveItsValues) {
+  save(Made{DType::Float32, {3}, {5, 6, 8}}, {{"shared_params", {{"t", "f"}}}});
+  const auto source = open_source(posix_storage(), tag_);
+  EXPECT_TRUE(source->losses().empty());
+  EXPECT_EQ(floats_of(*source, "t", "weights"), (std::vector<float>{5, 6, 8}));
+  EXPECT_EQ(source->catalog().aliases, (std::vector<Alias>{{"f", "t"}}));
+}
+
 TEST_F(TiedNames, ThatTheModuleLacksAreNoted) {
   save(std::nullopt);
   EXPECT_THAT(notes(),

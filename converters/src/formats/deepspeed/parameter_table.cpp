@@ -148,9 +148,24 @@ class Assembler {
       if (done_.contains(target)) {
         out_.catalog.aliases.push_back({second, target});
       } else {
-        notes_.lose(
-            {Role::Weight, second, fmt::format("another name of {}, which no file holds", target)});
+        add_second_name(second, target);
       }
+    }
+  }
+
+  /// A run that saves no frozen parameters, as one of PEFT, leaves out their first names alone.
+  void add_second_name(const std::string& second, const std::string& target) {
+    const auto entry = std::ranges::find(in_.model->module, second, &NamedView::name);
+    const bool has_frozen =
+        !in_.model->frozen_shapes.empty() || !in_.model->frozen_fragments.empty();
+    if (entry == in_.model->module.end()) {
+      notes_.lose({Role::Weight, second,
+                   fmt::format("it is another name of {}, which no file holds", target)});
+    } else if (in_.placeholders && entry->view.elements() == 0) {
+      if (has_frozen) lose_frozen(second);
+    } else {
+      add_frozen(*entry);
+      out_.catalog.aliases.push_back({target, second});
     }
   }
 
