@@ -1,6 +1,10 @@
 // Which config.json a model folder gets from a checkpoint.
 #include "workflows/model_config.hpp"
 
+#include "expect.hpp"
+#include "temp_dir.hpp"
+
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 namespace unishard::tools {
@@ -39,6 +43,16 @@ TEST(ModelConfig, BecomesAFileWithTheDtypeThatIsWritten) {
   EXPECT_EQ(parse_json(result.files[1].second, "test"),
             Json({{"model_type", "gpt2"}, {"dtype", "bfloat16"}}));
   EXPECT_TRUE(result.notes.empty());
+}
+
+TEST(ModelConfig, TellsHeadsThatRanksDoNotShareEvenly) {
+  const test::TempDir folder;
+  EXPECT_FALSE(remark_on_heads(folder.path(), 4));
+  test::write_file(folder.path() / "config.json",
+                   R"({"num_attention_heads": 8, "num_key_value_heads": 2})");
+  EXPECT_FALSE(remark_on_heads(folder.path(), 2));
+  EXPECT_THAT(remark_on_heads(folder.path(), 4).value_or(""),
+              testing::HasSubstr("num_key_value_heads 2, which 4 tensor-parallel ranks"));
 }
 
 TEST(ModelConfig, KeepsTheDtypeWhereTensorsHaveSeveral) {

@@ -10,7 +10,9 @@
 #include "workflows/dequantized_input.hpp"
 #include "workflows/hub_named_input.hpp"
 #include "workflows/llama_input.hpp"
+#include "workflows/model_config.hpp"
 #include "workflows/native_folder.hpp"
+#include "workflows/run_files.hpp"
 
 #include <fmt/format.h>
 
@@ -278,6 +280,11 @@ int ConvertRun::run(tools::Team& team) const {
   if (experts > 0) plan.remarks.push_back(remark);
   plan.remarks.insert(plan.remarks.end(), without_value.begin(), without_value.end());
   converters::Output target = decide_output(*this, *source, input_tag);
+  if (target.parallel.tensor) {
+    if (auto heads =
+            tools::remark_on_heads(tools::config_folder(*source, input), *target.parallel.tensor))
+      plan.remarks.push_back(std::move(*heads));
+  }
   std::ranges::move(idle_options(*this, target.format, is_part), std::back_inserter(plan.remarks));
   tools::Conversion conversion(
       team, *source, std::move(plan),

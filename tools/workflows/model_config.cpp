@@ -86,6 +86,22 @@ void add_model_config(converters::SideFiles& files, const Catalog& source, const
   files.emplace_back(kConfigFile, std::move(text));
 }
 
+std::optional<std::string> remark_on_heads(const Path& folder, std::uint32_t ranks) {
+  const auto text = read_side_file(folder, std::string(kConfigFile));
+  const Json config = text && Json::accept(*text) ? parse_json(*text, kConfigFile) : Json();
+  if (!config.is_object()) return std::nullopt;
+  for (const char* key : {"num_key_value_heads", "num_attention_heads"}) {
+    const auto heads = config.find(key);
+    if (heads == config.end() || !heads->is_number_unsigned()) continue;
+    if (heads->get<std::uint64_t>() % ranks == 0) continue;
+    return fmt::format(
+        "config.json says {} {}, which {} tensor-parallel ranks do not share evenly: DeepSpeed's "
+        "AutoTP cuts unequal parts then, and those of the result are equal",
+        key, heads->dump(), ranks);
+  }
+  return std::nullopt;
+}
+
 void adapt_model_config(converters::SideFiles& files, const Catalog& target) {
   const auto config = find_config(files);
   if (config == files.end()) return;

@@ -2,6 +2,8 @@
 // The small files of a model folder, and the config.json in a checkpoint's client state.
 #include "unishard/converters/sink.hpp"
 
+#include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -19,6 +21,10 @@ std::string config_text(const Json& config);
 /// cannot be written.
 void add_model_config(converters::SideFiles& files, const Catalog& source, const Catalog& target,
                       std::vector<std::string>& notes);
+
+/// Returns a remark where the config.json in `folder` counts heads of attention that
+/// tensor-parallel ranks cannot share evenly; nullopt without such a file.
+std::optional<std::string> remark_on_heads(const Path& folder, std::uint32_t ranks);
 
 /// Makes the config.json among `files` state the dtype of the model in `target`.
 void adapt_model_config(converters::SideFiles& files, const Catalog& target);

@@ -124,8 +124,8 @@ class Doubts {
         names.push_back(fmt::format("{} ({})", tensor.label(), fmt::join(tensor.shape, " x ")));
     }
     say(names,
-        "states of the optimizer have the size of no parameter of the model: the optimizer's file "
-        "or the model's may be another's");
+        "states of the optimizer have the size of no parameter of the model: of modules that the "
+        "model's files leave out, or one of the files is another's");
   }
 
   /// Parameters of one group with as many dimensions.

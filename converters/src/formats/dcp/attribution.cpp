@@ -241,7 +241,7 @@ class Attributor {
                             state_.number_names.decided)
               : fmt::format(
                     "{}'s {} parameters have numbers: named by their shapes, each of which one "
-                    "parameter has",
+                    "tensor of the model has",
                     whose, count));
     }
   }

@@ -99,6 +99,9 @@ void name_other_files(Storage& storage, const Path& folder, const Metadata& meta
   for (const Entry& entry : storage.list(folder)) {
     if (known.contains(entry.name)) continue;
     const bool is_stale = entry.name.ends_with(kDataSuffix);
+    // A rank that had nothing to write leaves one.
+    if (is_stale && entry.kind == EntryKind::File && storage.open(folder / entry.name)->size() == 0)
+      continue;
     losses.push_back({is_stale ? Role::StaleFile : role_of_unread_file(entry.name), entry.name,
                       is_stale ? "the metadata does not name it" : ""});
   }

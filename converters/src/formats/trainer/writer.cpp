@@ -194,6 +194,9 @@ class Planner {
   void write_optimizer(ArchiveDraft& file) {
     const AdamGroups adam(catalog_);
     const std::vector<std::vector<std::string>> groups = params_of_groups();
+    // torch has names in all groups, or in none.
+    const bool has_names =
+        std::ranges::all_of(groups, [&](const auto& params) { return are_parameters(params); });
     PickleWriter& p = file.pickle;
     p.begin_dict();
     p.str("state");
@@ -211,9 +214,11 @@ class Planner {
       if (catalog_.groups.is_array()) settings.update(catalog_.groups[g]);
       settings = with_tuples(std::move(settings));
       settings["params"] = numbers[g];
-      settings["param_names"] = Json::array();
-      for (const std::string& fqn : groups[g]) settings["param_names"].push_back(read_name(fqn));
-      if (!are_parameters(groups[g])) settings.erase("param_names");
+      settings.erase("param_names");
+      if (has_names) {
+        settings["param_names"] = Json::array();
+        for (const std::string& fqn : groups[g]) settings["param_names"].push_back(read_name(fqn));
+      }
       torch::write_json(
           p, torch::without_unwritable(settings, fmt::format("parameter group {}", g), plan_.notes),
           torch::refuse_tensor);
