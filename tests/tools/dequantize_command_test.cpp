@@ -217,6 +217,14 @@ class VerifyOfQuantized : public QuantizedModels {
   const Json bits_ = {{"quant_method", "bitsandbytes"}, {"load_in_4bit", true}};
 };
 
+TEST_F(VerifyOfQuantized, TellsWhatIsNotReadAsNumbers) {
+  const Tensor scales{"m.weight_scale_inv", "F32", {1, 2}, floats({0.5F, 3})};
+  const ProcessResult result =
+      verify({{"m.weight", "BF16", {1, 4}, std::string(8, '\x3f')}, scales}, quantization_);
+  EXPECT_EQ(result.status, 0) << result.out;
+  EXPECT_THAT(result.out, HasSubstr("zero_to_fp32 refuses them; the first: m.weight_scale_inv"));
+}
+
 TEST_F(VerifyOfQuantized, NamesWeightsWithoutTheirScales) {
   const Tensor scales{"m.weight_scale_inv", "F32", {1, 2}, floats({0.5F, 3})};
   EXPECT_EQ(verify({weight_, scales}, quantization_).status, 0);

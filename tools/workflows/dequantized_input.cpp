@@ -84,6 +84,10 @@ std::vector<std::string> incomplete_weights(const converters::Source& source, co
   return converters::incomplete_weights(source, quantization_of(source, input));
 }
 
+std::vector<std::string> unread_weights(const converters::Source& source, const Path& input) {
+  return converters::unread_weights(source, quantization_of(source, input));
+}
+
 std::vector<std::string> remarks_on_incomplete(converters::Source& source, const Path& input,
                                                bool check_input) {
   if (source.part_of()) return {};  // its scales may lie in another part

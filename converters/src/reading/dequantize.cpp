@@ -255,22 +255,44 @@ Dequantized dequantized(std::unique_ptr<Source> source, const Json& quantization
           .incomplete = std::move(incomplete)};
 }
 
-std::vector<std::string> incomplete_weights(const Source& source, const Json& quantization_config) {
+namespace {
+
+struct Problems {
+  std::vector<std::string> incomplete, not_read;
+};
+
+Problems problems_of(const Source& source, const Json& quantization_config) {
   const NamedTensors tensors(source, [](const TensorInfo&) { return false; });
-  std::vector<std::string> sentences;
+  Problems problems;
   try {
     const QuantizedModel model =
         find_quantized(tensors, parse_quantization_config(quantization_config));
     for (const Obstacle& obstacle : model.obstacles) {
-      if (obstacle.kind == Obstacle::Kind::Incomplete)
-        sentences.push_back(
-            fmt::format("{}: {}", tensors[obstacle.tensor].label(), obstacle.problem));
+      auto& sentences =
+          obstacle.kind == Obstacle::Kind::Incomplete ? problems.incomplete : problems.not_read;
+      sentences.push_back(
+          fmt::format("{}: {}", tensors[obstacle.tensor].label(), obstacle.problem));
     }
   } catch (const Error& error) {
-    if (error.code() != ErrorCode::Corrupt && error.code() != ErrorCode::Unsupported) throw;
-    if (error.code() == ErrorCode::Corrupt) sentences.emplace_back(error.what());
+    if (error.code() == ErrorCode::Corrupt) {
+      problems.incomplete.emplace_back(error.what());
+    } else if (error.code() == ErrorCode::Unsupported) {
+      problems.not_read.emplace_back(error.what());
+    } else {
+      throw;
+    }
   }
-  return sentences;
+  return problems;
+}
+
+}  // namespace
+
+std::vector<std::string> incomplete_weights(const Source& source, const Json& quantization_config) {
+  return problems_of(source, quantization_config).incomplete;
+}
+
+std::vector<std::string> unread_weights(const Source& source, const Json& quantization_config) {
+  return problems_of(source, quantization_config).not_read;
 }
 
 }  // namespace unishard::converters

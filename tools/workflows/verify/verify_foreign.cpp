@@ -99,6 +99,12 @@ void find_incomplete(const converters::Source& source, const Path& path, VerifyR
                                .bytes = {},
                                .lost = {}});
   }
+  const std::vector<std::string> unread = unread_weights(source, path);
+  if (!unread.empty())
+    report.notes.push_back(
+        fmt::format("{} quantized weights are not read as numbers, and zero_to_fp32 refuses them; "
+                    "the first: {}",
+                    unread.size(), unread.front()));
 }
 
 void check(Storage& storage, const Path& path, const VerifyOptions& options, const Team& team,

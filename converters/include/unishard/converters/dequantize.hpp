@@ -46,6 +46,10 @@ Dequantized dequantized(std::unique_ptr<Source> source, const Json& quantization
 /// Throws: what reading the descriptions of weights throws, apart from Corrupt and Unsupported.
 std::vector<std::string> incomplete_weights(const Source& source, const Json& quantization_config);
 
+/// Returns a sentence for each quantized weight of a method, or a form of one, that is not read, so
+/// that dequantized() refuses it. Throws: as incomplete_weights().
+std::vector<std::string> unread_weights(const Source& source, const Json& quantization_config);
+
 /// The tensors of a source that a result has, and their names there.
 struct ResultNames {
   std::function<bool(std::size_t tensor)> has;
