@@ -188,12 +188,14 @@ def main():
         return worker(json.loads(pathlib.Path(sys.argv[2]).read_text()))
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("build", type=pathlib.Path)
-    program = parser.parse_args().build.resolve() / "bin/unishard"
+    parser.add_argument("--stages", type=int, nargs="+", default=[0, 1])
+    arguments = parser.parse_args()
+    program = arguments.build.resolve() / "bin/unishard"
     truth.require("torch", "deepspeed", "transformers")
     failed = 0
     with tempfile.TemporaryDirectory() as scratch:
         for kind in ("neox", "bloom", "llama"):
-            for stage in (0, 1):
+            for stage in arguments.stages:
                 wrong = check(program, pathlib.Path(scratch), kind, stage)
                 failed += bool(wrong)
                 print(f"{kind:6} stage {stage} as a model of transformers {'equal' if not wrong else 'DIFFERS: ' + '; '.join(wrong)}", flush=True)

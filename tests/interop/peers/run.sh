@@ -83,7 +83,7 @@ ask_script "torch jobs save and load through torch.distributed.checkpoint with u
 ask_script "DeepSpeed engines save and load with unishard.deepspeed" deepspeed_jobs.py
 # shellcheck disable=SC2086
 ask_script "DeepSpeed goes on with runs of train_gpt" deepspeed_resumes.py --world-sizes $sizes
-ask_script "Muon, SGD, Adagrad, Lion: DeepSpeed goes on with runs of train_gpt, and train_gpt with runs of DeepSpeed" optimizer_resumes.py ${few:+--world-sizes 2 --stages 2 3}
+ask_script "Muon, SGD, Adagrad, Lion: DeepSpeed goes on with runs of train_gpt, and train_gpt with runs of DeepSpeed" optimizer_resumes.py ${few:+--world-sizes 2 --stages 3}
 # shellcheck disable=SC2086
 ask_script "DeepSpeed goes on with its own checkpoints, resharded" deepspeed_accepts.py $rows
 # shellcheck disable=SC2086
@@ -96,9 +96,9 @@ ask_script "torch.load, safetensors, dcp.load and FSDP2 on runs of train_gpt" to
 ask_script "torch.load and dcp.load find their own keys and values again" torch_keeps.py
 ask_script "transformers, bitsandbytes, torchao, compressed-tensors: the values of quantized weights" quantized.py
 ask_script "transformers and train_gpt: the same logits" model_logits.py
-ask_script "verl goes on with its runs on other numbers of ranks" verl_resumes.py
+ask_script "verl goes on with its runs on other numbers of ranks" verl_resumes.py ${few:+4}
 ask_script "FSDP1's LOCAL_STATE_DICT of 2 and 4 ranks has the bits of FULL_STATE_DICT" fsdp1_local.py
-ask_script "transformers takes pipelines of DeepSpeed under the names of --layout" pipeline_names.py
+ask_script "transformers takes pipelines of DeepSpeed under the names of --layout" pipeline_names.py ${few:+--stages 1}
 public="${UNISHARD_FIXTURES:-../shared/fixtures}/public/check.py"
 [ ! -f "$public" ] || ask "the inputs of public bug reports" bash -c '"$@" | tee /dev/fd/3 3>&2 | tail -n 1 | grep -q ", 0 failed"' \
   public "$python" "$public" "$program/unishard"

@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Writes runs of verl (FSDP2) for other numbers of ranks, and resumes from them.
 
-    verl_resumes.py BUILD
+    verl_resumes.py BUILD [RANKS..., default 1 2 4]
 
 Where build/zoo/verl is installed (run.sh --setup --zoo), verl's own FSDPCheckpointManager saves and loads; elsewhere torch's calls that
 it makes. Each resumed job must have the bits of the one that saved: weights, optimizer and schedule.
@@ -146,7 +146,7 @@ def main():
             run, truth = Path(temporary) / "run", str(Path(temporary) / "truth.pt")
             spawn(before, str(run / "global_step_3" / "actor"), truth, tied, True)
             (run / "latest_checkpointed_iteration.txt").write_text("3")
-            for after in (1, 2, 4):
+            for after in [int(ranks) for ranks in sys.argv[2:]] or [1, 2, 4]:
                 out = Path(temporary) / f"out{after}"
                 subprocess.run([sys.executable, "-m", "unishard.verl", run, out, "-w", str(after), "--device-type", "cpu"],
                                env=environment, check=True, stdout=subprocess.DEVNULL)
