@@ -8,6 +8,7 @@
 #include "make_checkpoint.hpp"
 #include "temp_dir.hpp"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 namespace unishard::converters {
@@ -102,6 +103,14 @@ TEST(Registry, SafetensorsHasNoTags) {
   EXPECT_THROW(
       open_source(posix_storage(), test::fixtures() / "safetensors/st_single/checkpoint", "tag"),
       Error);
+}
+
+TEST(Registry, AnOptimizerOfAccelerateWithoutItsModelIsToldFromCheckpoints) {
+  const test::TempDir folder;
+  std::filesystem::copy(Path(UNISHARD_TEST_DATA) / "golden/torch/titan_dcp",
+                        folder.path() / "optimizer_0", std::filesystem::copy_options::recursive);
+  EXPECT_THAT(probe(posix_storage(), folder.path()).problem,
+              testing::HasSubstr("pytorch_model_fsdp_0, the folder of the model, is not there"));
 }
 
 TEST(Registry, ListsFormats) { EXPECT_EQ(known_formats().size(), 11u); }

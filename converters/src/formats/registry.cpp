@@ -402,6 +402,14 @@ Probe probe(Storage& storage, const Path& path) {
   for (const TagFolder& folder : list_tag_folders(storage, path)) {
     if (!folder.format.empty()) checkpoints.push_back(folder.tag);
   }
+  // accelerate saves the optimizer of FSDP into a folder beside the model's.
+  const auto is_optimizer = [](const std::string& name) { return name.starts_with("optimizer_"); };
+  if (!checkpoints.empty() && std::ranges::all_of(checkpoints, is_optimizer)) {
+    return {{},
+            fmt::format("{} has {}, and pytorch_model_fsdp_0, the folder of the model, is not "
+                        "there: the save did not finish, or the folder is gone",
+                        path.string(), fmt::join(checkpoints, ", "))};
+  }
   if (!checkpoints.empty()) {
     return {{},
             fmt::format("{} is a folder of checkpoints: name one of them, {}", path.string(),
