@@ -155,6 +155,40 @@ TEST(TrainingFile, AParameterWithoutStateKeepsItsPlaceInTheOrder) {
                                                       testing::HasSubstr("taken for frozen")));
 }
 
+/// Writes a model of tensors of these sizes, and Adam with numbered moments of `moments`. Returns
+/// the names by which the optimizer's group lists its parameters.
+Json names_of_parameters(const std::vector<std::pair<std::string, std::uint64_t>>& model,
+                         const std::vector<std::uint64_t>& moments) {
+  const test::TempDir temp;
+  Json weights = Json::object(), pairs = Json::array(), numbers = Json::array();
+  std::map<std::string, Made> tensors;
+  for (const auto& [name, size] : model) {
+    weights[name] = tensor(name);
+    tensors[name] = {DType::Float32, {size}, std::vector<float>(size, 1)};
+  }
+  for (const std::uint64_t size : moments) {
+    const std::string name = fmt::format("moment {}", numbers.size());
+    tensors[name] = {DType::Float32, {size}, std::vector<float>(size, 2)};
+    pairs.push_back(Json::array({numbers.size(), {{"exp_avg", tensor(name)}}}));
+    numbers.push_back(numbers.size());
+  }
+  const Json states = {{"$type", "builtins.dict"}, {"pairs", pairs}};
+  const Json groups = Json::array({{{"lr", 0.5}, {"params", numbers}}});
+  save_torch(temp.path() / "a.pt",
+             {{"model", weights}, {"optimizer", {{"state", states}, {"param_groups", groups}}}},
+             tensors);
+  return open_source(posix_storage(), temp.path() / "a.pt")->catalog().groups[0]["params"];
+}
+
+TEST(TrainingFile, GivesNoMomentsOfALostParameterToABuffer) {
+  EXPECT_EQ(names_of_parameters({{"scale", 4}, {"w", 8}}, {4, 8}), Json({"scale", "w"}));
+  EXPECT_EQ(names_of_parameters({{"table", 4}, {"w", 8}, {"other", 5}}, {4, 8}),
+            Json({"state.0", "state.1"}))
+      << "one of the three is no parameter";
+  EXPECT_EQ(names_of_parameters({{"norm.mean", 4}, {"w", 8}}, {4, 8}),
+            Json({"state.0", "state.1"}));
+}
+
 TEST(TrainingFile, OfAnOptimizerAloneHasNoModel) {
   const auto source = open_source(posix_storage(), kFiles / "optimizer.pt");
   EXPECT_EQ(

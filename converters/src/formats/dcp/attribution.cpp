@@ -79,7 +79,7 @@ class Attributor {
     take_model(one_model_prefix(out_.remarks));
     const Model model = trainable(out_.model);
     for (std::size_t o = 0; o < optimizers_.size(); ++o)
-      out_.names.push_back(names_in(o, model, out_.remarks));
+      out_.names.push_back(names_in(o, model, all_trained(), out_.remarks));
     if (optimizers_.size() > 1) find_undecided(model);
     take_aliases({one_prefix_}, false);
   }
@@ -171,21 +171,23 @@ class Attributor {
   Model trainable(const std::vector<Attribution::Parameter>& parameters) const {
     Model model;
     for (const auto& parameter : parameters) {
-      if (!is_buffer(state_, entry(parameter.entry), parameter.fqn))
-        model.push_back({parameter.fqn, entry(parameter.entry).shape});
+      const TensorEntry& tensor = entry(parameter.entry);
+      if (may_be_trained(tensor.dtype) && !is_buffer(state_, tensor, parameter.fqn))
+        model.push_back({parameter.fqn, tensor.shape});
     }
     return model;
   }
 
-  /// Returns the fqns of what an optimizer numbers, if they are known.
+  /// Returns the fqns of what an optimizer numbers, if they are known. `trained` is the number of
+  /// parameters that all optimizers of the model train.
   std::optional<std::vector<std::string>> fit(const NumberedParameters& parameters,
-                                              const std::vector<Json>& groups,
-                                              const Model& model) const {
+                                              const std::vector<Json>& groups, const Model& model,
+                                              std::size_t trained) const {
     const std::vector<std::string> listed = listed_names(groups);
     if (!listed.empty()) return fit_listed(listed, parameters, model);
     if (state_.number_names.fit) return state_.number_names.fit(parameters, model);
     return state_.assumes_model_order ? fit_by_shape(parameters, model)
-                                      : fit_different_shapes(parameters, model);
+                                      : fit_different_shapes(parameters, model, trained);
   }
 
   NumberedParameters numbered(std::size_t optimizer) const {
@@ -196,8 +198,15 @@ class Attributor {
     return numbered_parameters(optimizers_[optimizer].groups, shapes);
   }
 
+  /// Returns the number of parameters of all optimizers together.
+  std::size_t all_trained() const {
+    std::size_t all = 0;
+    for (const Claims& claims : claims_) all += claims.count;
+    return all;
+  }
+
   /// Names what has numbers "state.0", "state.1", ... when no names or several fit.
-  Names names_in(std::size_t optimizer, const Model& model,
+  Names names_in(std::size_t optimizer, const Model& model, std::size_t trained,
                  std::vector<std::string>& remarks) const {
     const Claims& claims = claims_[optimizer];
     Names names;
@@ -205,7 +214,7 @@ class Attributor {
     if (!claims.is_numbered) return names;
     const std::vector<Json>& groups = optimizers_[optimizer].groups;
     const NumberedParameters parameters = numbered(optimizer);
-    const auto fitting = fit(parameters, groups, model);
+    const auto fitting = fit(parameters, groups, model, trained);
     const std::string prefix = optimizers_.size() == 1 ? "" : optimizers_[optimizer].prefix;
     for (std::size_t i = 0; i < parameters.numbers.size(); ++i) {
       names[parameters.numbers[i]] =
@@ -311,9 +320,10 @@ class Attributor {
     for (const auto& parameter : out_.model) all.insert(parameter.fqn);
     bool is_shared = true;
     for (std::size_t o = 0; is_shared && o < optimizers_.size(); ++o) {
-      is_shared = std::ranges::all_of(names_in(o, model, ignored), [&](const auto& name) {
-        return all.contains(name.second) && used.insert(name.second).second;
-      });
+      is_shared =
+          std::ranges::all_of(names_in(o, model, all_trained(), ignored), [&](const auto& name) {
+            return all.contains(name.second) && used.insert(name.second).second;
+          });
     }
     out_ = {};
     return is_shared;
@@ -344,7 +354,7 @@ class Attributor {
   std::optional<Names> full_names(std::size_t optimizer, const std::string& prefix,
                                   std::vector<std::string>& remarks) const {
     const Model& model = models_.at(prefix);
-    Names names = names_in(optimizer, model, remarks);
+    Names names = names_in(optimizer, model, claims_[optimizer].count, remarks);
     if (!are_known(names, model)) return std::nullopt;
     for (auto& [name, fqn] : names) fqn = without_wrappers(fmt::format("{}{}", prefix, fqn));
     return names;

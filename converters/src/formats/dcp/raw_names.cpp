@@ -3,6 +3,7 @@
 #include "formats/dcp/keys.hpp"
 
 #include <algorithm>
+#include <array>
 #include <iterator>
 #include <map>
 #include <string_view>
@@ -71,6 +72,14 @@ std::vector<std::vector<std::optional<Shape>>> joined_singles(
   return {std::move(all)};
 }
 
+/// Whether modules give such a name to statistics and tables, which are not trained.
+bool has_name_of_buffer(std::string_view fqn) {
+  constexpr std::array<std::string_view, 11> kUsual = {
+      "mean",      "std",        "var",        "pixel_mean", "pixel_std", "inv_freq",
+      "freqs_cis", "cos_cached", "sin_cached", "mask",       "pe"};
+  return std::ranges::count(kUsual, fqn.substr(fqn.rfind('.') + 1)) > 0;
+}
+
 }  // namespace
 
 NumberedParameters numbered_parameters(const std::vector<Json>& groups,
@@ -125,7 +134,9 @@ std::optional<std::vector<std::string>> fit_listed(std::vector<std::string> name
 }
 
 std::optional<std::vector<std::string>> fit_different_shapes(const NumberedParameters& parameters,
-                                                             const std::vector<NamedShape>& model) {
+                                                             const std::vector<NamedShape>& model,
+                                                             std::size_t trained) {
+  if (model.size() != trained) return std::nullopt;
   std::map<Shape, std::vector<std::string>> by_shape;
   for (const NamedShape& parameter : model) by_shape[parameter.shape].push_back(parameter.name);
   std::vector<std::string> names;
@@ -133,7 +144,9 @@ std::optional<std::vector<std::string>> fit_different_shapes(const NumberedParam
     for (const auto& shape : group) {
       if (!shape) return std::nullopt;
       const auto found = by_shape.find(*shape);
-      if (found == by_shape.end() || found->second.size() != 1) return std::nullopt;
+      if (found == by_shape.end() || found->second.size() != 1 ||
+          has_name_of_buffer(found->second.front()))
+        return std::nullopt;
       names.push_back(std::move(found->second.front()));
       by_shape.erase(found);
     }

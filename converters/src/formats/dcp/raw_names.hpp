@@ -36,9 +36,13 @@ std::optional<std::vector<std::string>> fit_listed(std::vector<std::string> name
                                                    const std::vector<NamedShape>& model);
 
 /// Returns the names that fit in whatever order the optimizer got its parameters: each state's
-/// shape is that of exactly one parameter. Returns nullopt in every other case.
+/// shape is that of exactly one tensor of the model. `trained` is the number of parameters that all
+/// optimizers of the model train: where the model has another number of tensors, some are buffers
+/// or frozen, and one of these may have the shape of a parameter that is not there. A tensor that
+/// has the usual name of a buffer may be one too. Returns nullopt in every other case.
 std::optional<std::vector<std::string>> fit_different_shapes(const NumberedParameters& parameters,
-                                                             const std::vector<NamedShape>& model);
+                                                             const std::vector<NamedShape>& model,
+                                                             std::size_t trained);
 
 /// Returns the only names that fit if the parameters are numbered in the model's order: exactly one
 /// subsequence of `model` has the shapes of each group, and no two groups share a shape. If some

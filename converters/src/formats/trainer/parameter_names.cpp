@@ -96,9 +96,10 @@ std::optional<std::vector<NamedShape>> in_order(const ModelOrder& order,
 Names name_parameters(const OrderSource& source, const NumberedParameters& parameters,
                       const std::vector<NamedShape>& model) {
   if (parameters.groups.size() != 2 && !source.is_assumed)
-    return dcp::fit_different_shapes(parameters, model);
+    return dcp::fit_different_shapes(parameters, model, parameters.numbers.size());
   if (source.is_file_order) return fit(parameters, model);
-  if (auto names = dcp::fit_different_shapes(parameters, model)) return names;
+  if (auto names = dcp::fit_different_shapes(parameters, model, parameters.numbers.size()))
+    return names;
   std::vector<ModelOrder> orders;
   if (!source.model_type) {
     orders = known_orders();

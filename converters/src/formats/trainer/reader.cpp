@@ -342,8 +342,9 @@ class Reader {
             [order, is_ours, is_known = has_known_order()](const auto& parameters,
                                                            const auto& model) {
               if (is_ours) return std::optional<std::vector<std::string>>();
-              return is_known ? name_parameters(order, parameters, model)
-                              : dcp::fit_different_shapes(parameters, model);
+              return is_known
+                         ? name_parameters(order, parameters, model)
+                         : dcp::fit_different_shapes(parameters, model, parameters.numbers.size());
             },
         .decided =
             "by their shapes and, where several have one, in the order in which the Trainer "
