@@ -155,38 +155,59 @@ TEST(TrainingFile, AParameterWithoutStateKeepsItsPlaceInTheOrder) {
                                                       testing::HasSubstr("taken for frozen")));
 }
 
-/// Writes a model of tensors of these sizes, and Adam with numbered moments of `moments`. Returns
-/// the names by which the optimizer's group lists its parameters.
-Json names_of_parameters(const std::vector<std::pair<std::string, std::uint64_t>>& model,
-                         const std::vector<std::uint64_t>& moments) {
-  const test::TempDir temp;
-  Json weights = Json::object(), pairs = Json::array(), numbers = Json::array();
+using Sizes = std::vector<std::pair<std::string, std::uint64_t>>;
+
+/// Opens a file with a model of vectors of these sizes, numbered moments of the sizes `moments`,
+/// and further vectors below the key "loss".
+std::unique_ptr<Source> open_numbered(const Path& file, const Sizes& model,
+                                      const std::vector<std::uint64_t>& moments,
+                                      const Sizes& further = {}) {
+  Json weights = Json::object(), others = Json::object(), pairs = Json::array();
+  Json numbers = Json::array();
   std::map<std::string, Made> tensors;
-  for (const auto& [name, size] : model) {
-    weights[name] = tensor(name);
+  const auto add = [&](Json& dict, const std::string& name, std::uint64_t size) {
+    dict[name] = tensor(name);
     tensors[name] = {DType::Float32, {size}, std::vector<float>(size, 1)};
-  }
+  };
+  for (const auto& [name, size] : model) add(weights, name, size);
+  for (const auto& [name, size] : further) add(others, name, size);
   for (const std::uint64_t size : moments) {
+    Json states = Json::object();
     const std::string name = fmt::format("moment {}", numbers.size());
-    tensors[name] = {DType::Float32, {size}, std::vector<float>(size, 2)};
-    pairs.push_back(Json::array({numbers.size(), {{"exp_avg", tensor(name)}}}));
+    add(states, name, size);
+    pairs.push_back(Json::array({numbers.size(), {{"exp_avg", states[name]}}}));
     numbers.push_back(numbers.size());
   }
   const Json states = {{"$type", "builtins.dict"}, {"pairs", pairs}};
   const Json groups = Json::array({{{"lr", 0.5}, {"params", numbers}}});
-  save_torch(temp.path() / "a.pt",
-             {{"model", weights}, {"optimizer", {{"state", states}, {"param_groups", groups}}}},
+  save_torch(file,
+             {{"model", weights},
+              {"loss", others},
+              {"optimizer", {{"state", states}, {"param_groups", groups}}}},
              tensors);
-  return open_source(posix_storage(), temp.path() / "a.pt")->catalog().groups[0]["params"];
+  return open_source(posix_storage(), file);
 }
 
 TEST(TrainingFile, GivesNoMomentsOfALostParameterToABuffer) {
-  EXPECT_EQ(names_of_parameters({{"scale", 4}, {"w", 8}}, {4, 8}), Json({"scale", "w"}));
-  EXPECT_EQ(names_of_parameters({{"table", 4}, {"w", 8}, {"other", 5}}, {4, 8}),
-            Json({"state.0", "state.1"}))
-      << "one of the three is no parameter";
-  EXPECT_EQ(names_of_parameters({{"norm.mean", 4}, {"w", 8}}, {4, 8}),
-            Json({"state.0", "state.1"}));
+  const auto names = [](const Sizes& model) {
+    const test::TempDir temp;
+    return open_numbered(temp.path() / "a.pt", model, {4, 8})->catalog().groups[0]["params"];
+  };
+  const Json numbers = {"state.0", "state.1"};
+  EXPECT_EQ(names({{"scale", 4}, {"w", 8}}), Json({"scale", "w"}));
+  EXPECT_EQ(names({{"table", 4}, {"w", 8}, {"other", 5}}), numbers) << "one is no parameter";
+  EXPECT_EQ(names({{"norm.mean", 4}, {"w", 8}}), numbers);
+}
+
+TEST(TrainingFile, WithMoreNumberedStatesThanWeightsLacksAWeight) {
+  const auto lost = [](const Sizes& model, const Sizes& further) {
+    const test::TempDir temp;
+    return !open_numbered(temp.path() / "a.pt", model, {4, 4, 8}, further)->losses().empty();
+  };
+  EXPECT_TRUE(lost({{"w", 8}, {"b", 4}}, {}));
+  EXPECT_TRUE(lost({{"w", 8}, {"b", 4}, {"empty", 0}}, {{"other", 3}}));
+  EXPECT_FALSE(lost({{"w", 8}, {"b", 4}, {"c", 4}}, {}));
+  EXPECT_FALSE(lost({{"w", 8}, {"b", 4}}, {{"weight", 4}})) << "the loss has the weight";
 }
 
 TEST(TrainingFile, OfAnOptimizerAloneHasNoModel) {

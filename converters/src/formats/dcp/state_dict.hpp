@@ -112,6 +112,8 @@ struct StateDict {
   bool assumes_model_order = false;  ///< OpenOptions::assume_model_order
   /// Optimizers that are values train parameters too: without states, none is frozen.
   bool has_other_optimizers = false;
+  /// The optimizer may train modules of which the model's files have nothing.
+  bool may_train_others = false;
   bool has_masters = false;  ///< states called "fp32" are the masters of the parameters
   /// Returns Source::layout(); may be empty.
   std::function<Json(const StateDict&, const Arrangement&)> layout = {};

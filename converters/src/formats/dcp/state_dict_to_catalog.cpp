@@ -18,6 +18,7 @@
 #include "formats/dcp/keys.hpp"
 #include "formats/dcp/raw_names.hpp"
 #include "formats/dcp/scalar_states.hpp"
+#include "formats/dcp/unnamed_weights.hpp"
 #include "reading/broken_files.hpp"
 #include "reading/parameter_shape.hpp"
 
@@ -96,7 +97,9 @@ class Arranger {
     }
     for (const auto& [parameter, of_states] : shapes) {
       auto& shape = claims[parameter.first].parameters[parameter.second];
-      if (!of_states.empty()) shape = parameter_shape(of_states);
+      if (of_states.empty()) continue;
+      shape = parameter_shape(of_states);
+      shapes_.emplace(parameter, *shape);
     }
     attribution_ = attribute(state_, others_, claims);
     std::vector<std::string> undecided;
@@ -120,6 +123,7 @@ class Arranger {
     add_step();
     add_scalars();
     add_losses();
+    lose_unnamed_weights();
     if (!client_.empty()) out_.catalog.client_state = client_.json();
     set_stage();
     return std::move(out_);
@@ -534,6 +538,37 @@ class Arranger {
     }
   }
 
+  /// Where an optimizer knows parameters by numbers, their count may tell that some are missing.
+  void lose_unnamed_weights() {
+    const auto is_lost = [](const Loss& loss) { return is_weight(loss.role); };
+    if (prefixes_.size() != 1 || state_.part_of || std::ranges::any_of(out_.losses, is_lost))
+      return;
+    const UnnamedWeights found = find_unnamed_weights(trained_shapes());
+    if (found.loss) out_.losses.push_back(*found.loss);
+    if (found.remark) out_.remarks.push_back(*found.remark);
+  }
+
+  TrainedShapes trained_shapes() const {
+    TrainedShapes shapes;
+    for (const auto& [parameter, shape] : shapes_) {
+      if (element_count(shape) > 0 &&
+          is_numbered(attribution_.fqn_of(parameter.first, parameter.second)))
+        shapes.numbered.push_back(shape);
+    }
+    for (const Parameter& parameter : model_) {
+      const TensorEntry& tensor = entry(parameter.entry);
+      if (may_be_trained(tensor.dtype) && element_count(tensor.shape) > 0 &&
+          !is_statistic(parameter.fqn))
+        shapes.model.push_back(tensor.shape);
+    }
+    for (const std::size_t i : extras_) shapes.elsewhere.push_back(entry(i).shape);
+    const bool has_other_models = std::ranges::any_of(
+        out_.losses, [](const Loss& loss) { return loss.role == Role::OtherModel; });
+    shapes.may_train_others = has_other_models || !set_aside_.empty() || !state_.values.empty() ||
+                              state_.has_other_optimizers || state_.may_train_others;
+    return shapes;
+  }
+
   void add_extras() {
     for (const std::size_t i : extras_) {
       const TensorEntry& tensor = entry(i);
@@ -691,7 +726,8 @@ class Arranger {
   std::vector<Parameter> model_;
   std::vector<std::size_t> others_, extras_;
   std::vector<double> steps_;
-  std::vector<std::string> settings_in_tensors_;  // keys
+  std::vector<std::string> settings_in_tensors_;                 // keys
+  std::map<std::pair<std::size_t, std::string>, Shape> shapes_;  // of parameters, by their states
   ScalarStates scalars_;
   std::vector<ScalarStates::TensorStep> tensor_steps_;
   std::optional<double> train_step_, other_step_;  // the second of optimizers that are set aside

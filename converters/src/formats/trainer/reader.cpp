@@ -331,6 +331,7 @@ class Reader {
     read_schedule();
     if (names_.format == file_names(Program::Accelerate).format) read_further_parts();
     note_unread();
+    builder_.out.may_train_others = read.adapter_naming || has_other_modules();
     const auto progress = read_progress(storage_, folder_, builder_.out.losses);
     builder_.out.step = progress;
     builder_.out.producer = {{"library", names_.library}};
@@ -485,6 +486,14 @@ class Reader {
       if (may_hold_states(entry) && std::ranges::count(read_, entry.name) == 0)
         builder_.out.losses.push_back({role_of_unread_file(entry.name), entry.name});
     }
+  }
+
+  /// Whether the folder may have parameters in other files: those of sentence-transformers, whose
+  /// Trainer also trains the weights of a loss, and objects that a script registered.
+  bool has_other_modules() {
+    return std::ranges::any_of(storage_.list(folder_), [](const Entry& entry) {
+      return entry.name == "modules.json" || entry.name.starts_with("custom_checkpoint_");
+    });
   }
 
   void read_schedule() {
