@@ -99,6 +99,33 @@ TEST_F(StateDoubts, EachParameterOfAdamHasBothMoments) {
   EXPECT_THAT(doubts(), IsEmpty()) << "as Lion has it";
 }
 
+TEST_F(StateDoubts, AdamHasBothMomentsOfSomeParameter) {
+  catalog_.groups[0].update({{"betas", {0.9, 0.99}}, {"eps", 1e-8}, {"amsgrad", false}});
+  catalog_.step = 3;
+  EXPECT_THAT(doubts(), IsEmpty());
+  for (const char* fqn : {"a", "b", "c"}) drop(fqn, "exp_avg_sq");
+  EXPECT_THAT(doubts(), ElementsAre(HasSubstr("group 0 has exp_avg alone")));
+  catalog_.groups[0].erase("eps");
+  EXPECT_THAT(doubts(), IsEmpty()) << "Lion of DeepSpeed, which gets amsgrad when it resumes";
+}
+
+TEST_F(StateDoubts, AdamHasStatesAfterAStep) {
+  catalog_.groups[0].update({{"betas", {0.9, 0.99}}, {"eps", 1e-8}, {"amsgrad", false}});
+  for (const char* fqn : {"a", "b", "c"}) {
+    drop(fqn, "exp_avg_sq");
+    drop(fqn, "exp_avg");
+  }
+  EXPECT_THAT(doubts(), IsEmpty());
+  catalog_.step = 3;
+  EXPECT_THAT(doubts(), ElementsAre(HasSubstr("no states of any parameter, and the checkpoint "
+                                              "counts 3 steps")));
+  catalog_.data_position = {{"skipped_steps", 3}};
+  EXPECT_THAT(doubts(), IsEmpty()) << "each step was skipped";
+  catalog_.data_position = nullptr;
+  losses_.push_back({.role = Role::Optimizer, .name = "optimizer.pt"});
+  EXPECT_THAT(doubts(), IsEmpty());
+}
+
 TEST_F(StateDoubts, AParameterWithoutAStateIsNotTrainedYet) {
   drop("b", "exp_avg_sq");
   drop("b", "exp_avg");

@@ -50,7 +50,8 @@ class Doubts {
       : catalog_(catalog),
         // GaLore keeps an object beside moments of low rank.
         has_objects_(std::ranges::count(losses, Role::State, &Loss::role) > 0 ||
-                     std::ranges::any_of(catalog.tensors, is_part_of_object)) {
+                     std::ranges::any_of(catalog.tensors, is_part_of_object)),
+        has_lost_states_(std::ranges::count(losses, Role::Optimizer, &Loss::role) > 0) {
     const OptimizerScalars scalars(catalog);
     for (const TensorInfo& tensor : catalog.tensors) {
       if (tensor.state == kExtraState) continue;
@@ -69,6 +70,7 @@ class Doubts {
   std::vector<std::string> take() {
     if (!has_objects_) other_shapes();
     if (!has_objects_) foreign_numbers();
+    if (!has_objects_ && !has_lost_states_) moments_of_adam();
     missing_moments();
     missing_steps();
     groups();
@@ -197,6 +199,49 @@ class Doubts {
     }
   }
 
+  /// Says which moments no parameter of a group of Adam has. A group of which no parameter has a
+  /// state is frozen where another one has states.
+  void moments_of_adam() {
+    if (!catalog_.groups.is_array() || !has_stepped()) return;
+    std::map<std::int32_t, std::set<std::string_view>> states;
+    for (const auto& [fqn, parameter] : parameters_) {
+      for (const auto& [name, tensor] : parameter.states) states[parameter.group].insert(name);
+    }
+    std::vector<std::string> names;
+    std::int32_t number = 0;
+    bool has_adam = false;
+    for (const Json& group : catalog_.groups) {
+      std::set<std::string_view> known = states[number];
+      known.erase("max_exp_avg_sq");
+      const bool is_half = known.size() == 1 &&
+                           (*known.begin() == state::kExpAvg || *known.begin() == state::kExpAvgSq);
+      if (is_of_adam(group)) has_adam = true;
+      if (is_of_adam(group) && is_half)
+        names.push_back(fmt::format("group {} has {} alone", number, *known.begin()));
+      ++number;
+    }
+    say(names, "Adam keeps exp_avg and exp_avg_sq, and one of them is gone for all parameters");
+    const bool has_states =
+        std::ranges::any_of(states, [](const auto& each) { return !each.second.empty(); });
+    if (has_adam && !has_states)
+      lines_.push_back(
+          fmt::format("Adam has no states of any parameter, and the checkpoint counts {} steps",
+                      catalog_.step));
+  }
+
+  /// Whether the optimizer did a step: DeepSpeed counts those too that an overflow made it skip.
+  bool has_stepped() const {
+    const Json& progress = catalog_.data_position;
+    const Json skipped = progress.is_object() ? progress.value("skipped_steps", Json(0)) : Json(0);
+    return !skipped.is_number() || static_cast<double>(catalog_.step) > skipped.get<double>();
+  }
+
+  /// Lion of DeepSpeed has no eps, and other optimizers have no amsgrad.
+  static bool is_of_adam(const Json& group) {
+    return group.is_object() && group.contains("betas") && group.contains("eps") &&
+           group.contains("amsgrad");
+  }
+
   void missing_steps() {
     std::map<std::vector<std::string_view>, std::vector<std::string>> with, without;
     for (const auto& [fqn, parameter] : parameters_) {
@@ -244,6 +289,7 @@ class Doubts {
 
   const Catalog& catalog_;
   const bool has_objects_;
+  const bool has_lost_states_;
   std::map<std::string_view, Parameter> parameters_;
   std::vector<std::string> lines_;
 };
