@@ -126,6 +126,23 @@ TEST_F(StateDoubts, AdamHasStatesAfterAStep) {
   EXPECT_THAT(doubts(), IsEmpty());
 }
 
+TEST_F(StateDoubts, EightBitMomentsHaveTheirTables) {
+  const std::string object = "__bnb_optimizer_quant_state__--";
+  for (const char* fqn : {"a", "b"}) {
+    tensor(fqn, "exp_avg").dtype = DType::UInt8;
+    tensor(fqn, "exp_avg").state = object + "state1";
+    tensor(fqn, "exp_avg_sq").state = object + "absmax1";
+    TensorInfo table = tensor(fqn, object + "absmax1");
+    table.state = object + "qmap1";
+    catalog_.tensors.push_back(std::move(table));
+  }
+  EXPECT_THAT(doubts(), IsEmpty());
+  drop("b", object + "absmax1");
+  EXPECT_THAT(doubts(), ElementsAre(HasSubstr("these tables: b [absmax1]")));
+  tensor("b", object + "state1").dtype = DType::Float32;
+  EXPECT_THAT(doubts(), IsEmpty()) << "a small parameter";
+}
+
 TEST_F(StateDoubts, AParameterWithoutAStateIsNotTrainedYet) {
   drop("b", "exp_avg_sq");
   drop("b", "exp_avg");

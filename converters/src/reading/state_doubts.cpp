@@ -72,6 +72,7 @@ class Doubts {
     if (!has_objects_) foreign_numbers();
     if (!has_objects_ && !has_lost_states_) moments_of_adam();
     missing_moments();
+    missing_scales();
     missing_steps();
     groups();
     return std::move(lines_);
@@ -240,6 +241,26 @@ class Doubts {
   static bool is_of_adam(const Json& group) {
     return group.is_object() && group.contains("betas") && group.contains("eps") &&
            group.contains("amsgrad");
+  }
+
+  /// Names the 8-bit moments of bitsandbytes without a scale (`absmax1`; `max1` where there are no
+  /// blocks) or without the table of their values (`qmap1`).
+  void missing_scales() {
+    std::vector<std::string> names;
+    for (const auto& [fqn, parameter] : parameters_) {
+      std::map<std::string, const TensorInfo*> members;
+      for (const auto& [name, tensor] : parameter.states)
+        members.emplace(state_levels(std::string(name)).back(), tensor);
+      for (const std::string number : {"1", "2"}) {
+        const auto moment = members.find("state" + number);
+        if (moment == members.end() || moment->second->dtype != DType::UInt8) continue;
+        if (!members.contains("absmax" + number) && !members.contains("max" + number))
+          names.push_back(fmt::format("{} [absmax{}]", fqn, number));
+        if (!members.contains("qmap" + number))
+          names.push_back(fmt::format("{} [qmap{}]", fqn, number));
+      }
+    }
+    say(names, "8-bit moments of the optimizer have no value without these tables");
   }
 
   void missing_steps() {

@@ -16,7 +16,7 @@ namespace unishard::converters {
 /// Returns at most one line for each kind of doubt: moments of another shape than their parameter;
 /// moments with numbers that have the shape of no parameter; moments, or a step, that a parameter
 /// lacks and the others like it have; one of Adam's two moments, or all states, that no parameter
-/// has after a step; parameters that two groups list, that no
+/// has after a step; 8-bit moments without their scales; parameters that two groups list, that no
 /// group lists, or that groups list and nothing has. `losses` are those of the source, which
 /// explain some of them.
 std::vector<std::string> doubts_about_states(const Catalog& catalog, const Losses& losses);
