@@ -56,8 +56,6 @@ struct StepStats {
   std::int64_t units_ahead = 0;
 };
 
-/// Bytes on this rank that the engine counts; activations and LibTorch's own buffers are not
-/// counted.
 /// Bytes of a device's memory that this process has, as LibTorch's allocator counts them.
 struct DeviceMemory {
   std::int64_t allocated = 0;  ///< in tensors, among them the activations and what kernels need
@@ -66,6 +64,8 @@ struct DeviceMemory {
   std::int64_t reserved_peak = 0;
 };
 
+/// Bytes on this rank that the engine counts; activations and LibTorch's own buffers are not
+/// counted.
 struct MemoryReport {
   std::int64_t parameters = 0;       ///< flat parameters that are allocated now
   std::int64_t parameters_peak = 0;  ///< peak of `parameters`, including construction
