@@ -152,6 +152,9 @@ TEST_F(ModelDoubts, MatricesOfAnAdapterFitEachOtherAndItsConfiguration) {
   config["modules_to_save"] = {"head"};
   write("adapter_config.json", config);
   EXPECT_THAT(doubts(), ElementsAre(HasSubstr("no tensor: v, head")));
+  add("classifier.weight");
+  write("adapter_config.json", {{"modules_to_save", {"classifier", "score"}}});
+  EXPECT_THAT(doubts(), IsEmpty()) << "PEFT lists both";
   write("adapter_config.json", {{"target_modules", {"q"}}});
   add_pair("l.4.q", 2);
   EXPECT_THAT(doubts(), ElementsAre(HasSubstr("no layer l.3")));

@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <array>
+#include <functional>
 #include <string_view>
 #include <unordered_map>
 
@@ -63,23 +64,31 @@ void doubt_pairs(const Catalog& catalog, std::vector<std::string>& lines) {
                     first_names(unfit)));
 }
 
-/// Modules that the configuration lists. What is no list is a pattern, or stands for all modules.
+/// Returns the names in a list of the configuration. What is no list is a pattern, or stands for
+/// all modules.
+std::vector<std::string> listed(const SortedJson& config, const char* key) {
+  std::vector<std::string> names;
+  const auto found = config.find(key);
+  if (found == config.end() || !found->is_array()) return names;
+  for (const SortedJson& name : *found) {
+    if (name.is_string()) names.push_back(name.get<std::string>());
+  }
+  return names;
+}
+
+/// PEFT lists the usual names of heads, of which a model has one.
 void doubt_modules(const SortedJson& config, const Catalog& catalog,
                    std::vector<std::string>& lines) {
-  std::vector<std::string> missing;
-  const auto is_of = [&](const std::string& module) {
-    return std::ranges::any_of(catalog.tensors, [&](const TensorInfo& tensor) {
+  const auto is_missing = [&](const std::string& module) {
+    return std::ranges::none_of(catalog.tensors, [&](const TensorInfo& tensor) {
       return ("." + tensor.fqn + ".").find("." + module + ".") != std::string::npos;
     });
   };
-  for (const char* key : {"target_modules", "modules_to_save"}) {
-    const auto found = config.find(key);
-    if (found == config.end() || !found->is_array()) continue;
-    for (const SortedJson& module : *found) {
-      if (module.is_string() && !is_of(module.get<std::string>()))
-        missing.push_back(module.get<std::string>());
-    }
-  }
+  std::vector<std::string> missing = listed(config, "target_modules");
+  std::erase_if(missing, std::not_fn(is_missing));
+  const std::vector<std::string> heads = listed(config, "modules_to_save");
+  if (std::ranges::all_of(heads, is_missing))
+    missing.insert(missing.end(), heads.begin(), heads.end());
   if (!missing.empty())
     lines.push_back(fmt::format("adapter_config.json lists modules of which there is no tensor: {}",
                                 first_names(missing)));
