@@ -146,7 +146,7 @@ TEST_F(VerifyAll, AStateThatOneUniversalParameterLacksIsFound) {
     fs::remove(zero / "wte.weight" / file);
     const Json report = verify({"--all"}, 1);
     EXPECT_THAT(report["findings"][0]["message"].get<std::string>(),
-                HasSubstr("zero/wte.weight/" + file + ": missing"));
+                testing::ContainsRegex("zero/wte.weight/" + file + "(:| is) missing"));
     fs::remove_all(folder / "global_step7");
     fs::remove_all(temp.path() / "made-global_step7");
   }
