@@ -44,6 +44,7 @@ bool may_be_elsewhere(const TrainedShapes& shapes, const std::vector<Shape>& mis
 
 std::string text_about(const TrainedShapes& shapes, const std::vector<Shape>& missing) {
   std::vector<std::string> sizes;
+  sizes.reserve(missing.size());
   for (const Shape& shape : missing) sizes.push_back(fmt::format("({})", fmt::join(shape, " x ")));
   return fmt::format(
       "the optimizer has states of {} parameters, and the model has {} tensors that may be "
