@@ -84,8 +84,9 @@ std::vector<std::string> incomplete_weights(const converters::Source& source, co
   return converters::incomplete_weights(source, quantization_of(source, input));
 }
 
-std::vector<std::string> unread_weights(const converters::Source& source, const Path& input) {
-  return converters::unread_weights(source, quantization_of(source, input));
+converters::QuantizedProblems quantized_problems(const converters::Source& source,
+                                                 const Path& input) {
+  return converters::quantized_problems(source, quantization_of(source, input));
 }
 
 std::vector<std::string> remarks_on_incomplete(converters::Source& source, const Path& input,

@@ -27,8 +27,9 @@ converters::Dequantized dequantized_input(std::unique_ptr<converters::Source> so
 /// Calls converters::incomplete_weights() with the configuration of the model in `input`.
 std::vector<std::string> incomplete_weights(const converters::Source& source, const Path& input);
 
-/// Calls converters::unread_weights() in the same way.
-std::vector<std::string> unread_weights(const converters::Source& source, const Path& input);
+/// Calls converters::quantized_problems() in the same way.
+converters::QuantizedProblems quantized_problems(const converters::Source& source,
+                                                 const Path& input);
 
 /// Returns a remark for each weight that a copy of `source` holds quantized and without a value.
 /// Pre: nothing was read from `source` yet.

@@ -255,15 +255,9 @@ Dequantized dequantized(std::unique_ptr<Source> source, const Json& quantization
           .incomplete = std::move(incomplete)};
 }
 
-namespace {
-
-struct Problems {
-  std::vector<std::string> incomplete, not_read;
-};
-
-Problems problems_of(const Source& source, const Json& quantization_config) {
+QuantizedProblems quantized_problems(const Source& source, const Json& quantization_config) {
   const NamedTensors tensors(source, [](const TensorInfo&) { return false; });
-  Problems problems;
+  QuantizedProblems problems;
   try {
     const QuantizedModel model =
         find_quantized(tensors, parse_quantization_config(quantization_config));
@@ -285,14 +279,8 @@ Problems problems_of(const Source& source, const Json& quantization_config) {
   return problems;
 }
 
-}  // namespace
-
 std::vector<std::string> incomplete_weights(const Source& source, const Json& quantization_config) {
-  return problems_of(source, quantization_config).incomplete;
-}
-
-std::vector<std::string> unread_weights(const Source& source, const Json& quantization_config) {
-  return problems_of(source, quantization_config).not_read;
+  return quantized_problems(source, quantization_config).incomplete;
 }
 
 }  // namespace unishard::converters

@@ -90,7 +90,8 @@ void find_missing(const converters::Source& source, const Path& path, VerifyRepo
 
 /// Neither is one with a quantized weight that has no value.
 void find_incomplete(const converters::Source& source, const Path& path, VerifyReport& report) {
-  for (std::string& sentence : incomplete_weights(source, path)) {
+  converters::QuantizedProblems problems = quantized_problems(source, path);
+  for (std::string& sentence : problems.incomplete) {
     report.findings.push_back({.code = "incomplete",
                                .path = path,
                                .message = std::move(sentence),
@@ -99,12 +100,11 @@ void find_incomplete(const converters::Source& source, const Path& path, VerifyR
                                .bytes = {},
                                .lost = {}});
   }
-  const std::vector<std::string> unread = unread_weights(source, path);
-  if (!unread.empty())
+  if (!problems.not_read.empty())
     report.notes.push_back(
         fmt::format("{} quantized weights are not read as numbers, and zero_to_fp32 refuses them; "
                     "the first: {}",
-                    unread.size(), unread.front()));
+                    problems.not_read.size(), problems.not_read.front()));
 }
 
 void check(Storage& storage, const Path& path, const VerifyOptions& options, const Team& team,

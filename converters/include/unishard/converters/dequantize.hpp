@@ -40,15 +40,21 @@ struct Dequantized {
 Dequantized dequantized(std::unique_ptr<Source> source, const Json& quantization_config,
                         FrozenWeights frozen = FrozenWeights::Dequantize);
 
-/// Returns a sentence for each quantized weight of the model in `source` that can have no value:
-/// its scales or its description are missing, do not fit it, or are there without it. Weights of
-/// methods that are not read are not among them. `quantization_config` is that of dequantized().
-/// Throws: what reading the descriptions of weights throws, apart from Corrupt and Unsupported.
-std::vector<std::string> incomplete_weights(const Source& source, const Json& quantization_config);
+/// What stands in the way of a model's quantized weights, a sentence for each.
+struct QuantizedProblems {
+  /// Weights that can have no value: their scales or their description are missing, do not fit
+  /// them, or are there without them.
+  std::vector<std::string> incomplete;
+  /// Weights of a method, or a form of one, that is not read, so that dequantized() refuses them.
+  std::vector<std::string> not_read;
+};
 
-/// Returns a sentence for each quantized weight of a method, or a form of one, that is not read, so
-/// that dequantized() refuses it. Throws: as incomplete_weights().
-std::vector<std::string> unread_weights(const Source& source, const Json& quantization_config);
+/// `quantization_config` is that of dequantized().
+/// Throws: what reading the descriptions of weights throws, apart from Corrupt and Unsupported.
+QuantizedProblems quantized_problems(const Source& source, const Json& quantization_config);
+
+/// Returns the incomplete ones of quantized_problems(). Throws: as that function.
+std::vector<std::string> incomplete_weights(const Source& source, const Json& quantization_config);
 
 /// The tensors of a source that a result has, and their names there.
 struct ResultNames {
