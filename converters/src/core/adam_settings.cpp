@@ -14,7 +14,7 @@ AdamGroups::AdamGroups(const Catalog& catalog) {
     States& states = states_[tensor.fqn];
     if (tensor.state == state::kExpAvg || tensor.state == state::kExpAvgSq) {
       ++states.moments;
-    } else if (tensor.state != "max_exp_avg_sq" && tensor.state != "step") {
+    } else if (!is_state_of_adam(tensor.state) && tensor.state != "step") {
       states.has_others = true;
     }
   }

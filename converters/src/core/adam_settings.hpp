@@ -7,6 +7,7 @@
 
 #include <span>
 #include <string>
+#include <string_view>
 #include <unordered_map>
 
 namespace unishard::converters {
@@ -24,6 +25,11 @@ inline Json adamw_defaults() {
           {"differentiable", false},
           {"fused", nullptr},
           {"decoupled_weight_decay", true}};
+}
+
+/// Returns whether torch's Adam has a tensor of this name for a parameter, apart from its step.
+inline bool is_state_of_adam(std::string_view name) {
+  return name == state::kExpAvg || name == state::kExpAvgSq || name == "max_exp_avg_sq";
 }
 
 /// Tells Adam's parameters by their states: both moments, and none that Adam does not have. Lion,

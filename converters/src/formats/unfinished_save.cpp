@@ -4,6 +4,7 @@
 #include "unishard/format/error.hpp"
 
 #include "formats/folder_names.hpp"
+#include "formats/trainer/folder.hpp"
 
 #include <fmt/format.h>
 
@@ -15,7 +16,7 @@ namespace unishard::converters {
 namespace {
 
 /// Files that end a save: that of the Trainer, and that of accelerate's save_state().
-constexpr std::array<std::string_view, 2> kLastFiles = {"trainer_state.json",
+constexpr std::array<std::string_view, 2> kLastFiles = {trainer::kTrainerState,
                                                         "random_states_0.pkl"};
 
 bool has_file(Storage& storage, const Path& path) { return storage.kind(path) == EntryKind::File; }

@@ -264,12 +264,8 @@ void sort_for_muon(SinkGroup& group, const SinkModel& model) {
 
 /// Prodigy, schedule-free and others have states of their own as well, and other settings.
 bool is_adam(const SinkGroup& group) {
-  constexpr std::array<std::string_view, 3> kStates = {state::kExpAvg, state::kExpAvgSq,
-                                                       "max_exp_avg_sq"};
   return has_state(group, state::kExpAvg) && has_state(group, state::kExpAvgSq) &&
-         std::ranges::all_of(group.states, [&](const std::string& name) {
-           return std::ranges::count(kStates, name) > 0;
-         });
+         std::ranges::all_of(group.states, is_state_of_adam);
 }
 
 /// torch's optimizers index their groups without defaults: what a group lacks (one of UniShard's
