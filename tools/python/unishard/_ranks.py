@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import atexit
+import os
 from collections.abc import Callable
 from typing import Any, Optional, TypeVar
 
@@ -77,6 +79,19 @@ def group_beside_training() -> Group:
 
 
 _beside: list[dist.ProcessGroup] = []  # a default process group, and the one beside it
+_process = os.getpid()
+
+
+@atexit.register
+def _leave_group_beside() -> None:
+    """Ends the group beside the training's while Python still runs: its threads can abort a process that ends with them.
+
+    A process that was forked has none of these threads, and leaves the group alone.
+    """
+    if _beside and os.getpid() == _process:
+        if dist.is_initialized() and dist.group.WORLD is _beside[0]:
+            dist.destroy_process_group(_beside[1])
+        _beside.clear()
 
 
 def open_together(path: str, tag: Optional[str]) -> _checkpoint.Checkpoint:
