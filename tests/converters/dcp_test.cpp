@@ -1022,6 +1022,14 @@ std::string content_of(const Path& folder) {
   return out;
 }
 
+/// Whether a remark says that the keys and the embedded catalog differ.
+bool is_said(const Path& folder) {
+  return std::ranges::any_of(open_source(posix_storage(), folder)->remarks(),
+                             [](const std::string& remark) {
+                               return remark.find("unishard.catalog") != std::string::npos;
+                             });
+}
+
 /// Flips each bit of every `step`th byte of the metadata. Returns how many flips were refused; the
 /// others must change nothing.
 int count_refused_flips(const Path& folder, std::size_t step) {
@@ -1035,7 +1043,7 @@ int count_refused_flips(const Path& folder, std::size_t step) {
       if (const auto error = thrown_by([&] { found = content_of(folder); })) {
         EXPECT_NE(error->code(), ErrorCode::Internal) << error->what();
         ++refused;
-      } else {
+      } else if (!is_said(folder)) {
         EXPECT_EQ(found, expected) << "bit " << bit << " of byte " << at << ": ..."
                                    << unishard::quote(whole.substr(at < 40 ? 0 : at - 40, 80));
       }
@@ -1045,7 +1053,7 @@ int count_refused_flips(const Path& folder, std::size_t step) {
   return refused;
 }
 
-TEST(Dcp, AFlippedBitOfOurMetadataIsRefusedOrChangesNothing) {
+TEST(Dcp, AFlippedBitOfOurMetadataIsRefusedOrSaidOrChangesNothing) {
   const test::TempDir work;
   Catalog catalog = mixed_precision_catalog();
   // Nothing but this number says how long the rows are of which there are none.

@@ -1187,6 +1187,49 @@ TEST(TrainingFile, WithAnEmptyTensorBesideTheModelBecomesADeepSpeedRun) {
   EXPECT_EQ(source->catalog().tensors[sink->left_out()[0]].fqn, "x");
 }
 
+/// Changes a file of UniShard's as a script does that loads it, trains on and saves the same dict.
+Json trained_on(const Path& file) {
+  const torch::TorchFile opened(torch::whole_file(posix_storage(), file));
+  Json object = torch::to_json(opened.root());
+  object["epoch"] = 9;
+  object["best"] = 0.5;
+  object["ema"] = {{"a", tensor("ema")}};
+  object["optimizer"]["param_groups"][0]["lr"] = 0.25;
+  return object;
+}
+
+TEST(TrainingFile, ThatAScriptHasSavedAgainIsReadAsItIsNow) {
+  const test::TempDir folder;
+  const Path again = folder.path() / "again.pt", ours = folder.path() / "ours.pt";
+  const Json of_a = {{"exp_avg", tensor("a.m")}, {"step", tensor("step")}};
+  const auto first =
+      open_training(folder, of_a, {{"exp_avg", tensor("b.m")}, {"step", tensor("step")}});
+  copy_as("native", *first, folder.path() / "native", of_more_training(first->catalog()));
+  copy_as("torch", *open_source(posix_storage(), folder.path() / "native"), ours);
+  EXPECT_THAT(open_source(posix_storage(), ours)->remarks(), testing::IsEmpty());
+
+  std::map<std::string, Made> tensors = kTensors;
+  tensors["late"] = {DType::Float32, {}, {9}};
+  tensors["ema"] = {DType::Float32, {2}, {1, 1}};
+  Json object = trained_on(ours);
+  object["model"] = {{"a", tensor("a")}, {"b", tensor("b")}, {"c", tensor("a.v")}};
+  Json& states = object["optimizer"]["state"]["pairs"];
+  states[0][1] = {{"exp_avg", tensor("a.m")}, {"step", tensor("late")}};
+  states[1][1] = {{"exp_avg", tensor("b.m")}, {"step", tensor("late")}};
+  save_torch(again, object, tensors);
+  const auto source = open_source(posix_storage(), again);
+  EXPECT_EQ(source->catalog().step, 9);
+  EXPECT_EQ(source->catalog().groups[0]["lr"], 0.25);
+  EXPECT_EQ(source->catalog().client_state["best"], 0.5);
+  EXPECT_THAT(source->remarks(),
+              testing::ElementsAre(testing::HasSubstr(
+                  "now: param_groups.0.lr, the optimizer's steps, epoch, best")));
+  std::vector<std::pair<Role, std::string>> lost;
+  for (const Loss& loss : source->losses()) lost.emplace_back(loss.role, loss.name);
+  EXPECT_THAT(lost, testing::UnorderedElementsAre(std::pair(Role::Weight, "model.c"),
+                                                  std::pair(Role::ClientValue, "ema.a")));
+}
+
 TEST(TorchViews, OfOneStorageThatDifferInSignOrConjugationAreTwoTensors) {
   const auto source = open_source(posix_storage(), kFiles / "views_of_one_storage.pt");
   const auto& aliases = source->catalog().aliases;

@@ -8,6 +8,7 @@
 #include "containers/inline_tensors.hpp"
 #include "containers/pickle_json.hpp"
 #include "core/key_text.hpp"
+#include "core/later_changes.hpp"
 #include "core/nested_states.hpp"
 #include "formats/dcp/attribution.hpp"
 #include "formats/dcp/client_tree.hpp"
@@ -736,13 +737,8 @@ class Arranger {
   Arrangement out_;
 };
 
-}  // namespace
-
-Arrangement arrange(const StateDict& state, const std::string& where) {
-  if (auto own = arrange_own(state, where)) {
-    record_layout(state, *own);
-    return std::move(*own);
-  }
+/// Arranges what the keys say, whoever wrote them.
+Arrangement arrange_keys(const StateDict& state, const std::string& where) {
   std::vector<std::string> optimizers;
   std::vector<SetAside> set_aside;
   for (std::string& prefix : optimizer_prefixes(state)) {
@@ -759,6 +755,35 @@ Arrangement arrange(const StateDict& state, const std::string& where) {
       set_aside.push_back({prefix, kUndecided});
     }
   }
+  return out;
+}
+
+/// Returns the scalars that the keys of a folder of UniShard's hold; nothing for keys that cannot
+/// be read without the embedded catalog.
+FileScalars scalars_beside(const StateDict& state, const std::string& where) {
+  try {
+    const Catalog plain = arrange_keys(state, where).catalog;
+    FileScalars scalars = scalars_of(plain);
+    if (!plain.client_state.is_object()) return scalars;
+    scalars.values = Json::object();
+    for (const auto& [key, value] : plain.client_state.items())
+      if (key != kTextKey && !value.is_structured()) scalars.values[key] = value;
+    return scalars;
+  } catch (const Error&) {
+    return {};
+  }
+}
+
+}  // namespace
+
+Arrangement arrange(const StateDict& state, const std::string& where) {
+  if (auto own = arrange_own(state, where)) {
+    std::ranges::move(take_later_changes(scalars_beside(state, where), own->catalog),
+                      std::back_inserter(own->remarks));
+    record_layout(state, *own);
+    return std::move(*own);
+  }
+  Arrangement out = arrange_keys(state, where);
   if (state.complete) state.complete(state, out);
   return out;
 }

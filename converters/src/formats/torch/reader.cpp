@@ -12,9 +12,11 @@
 #include "containers/torch_file.hpp"
 #include "core/embedded_catalog.hpp"
 #include "core/file_records.hpp"
+#include "core/model_tensors.hpp"
 #include "core/training_files.hpp"
 #include "formats/dcp/distributed_tensor.hpp"
 #include "formats/dcp/state_dict_source.hpp"
+#include "formats/torch/own_file.hpp"
 #include "formats/torch/recorded_file.hpp"
 #include "formats/torch/training_file.hpp"
 #include "formats/torch/training_layout.hpp"
@@ -50,6 +52,7 @@ class Collector {
   void add_file(const TorchFile& file, const Path& path, const std::set<std::string>* wanted) {
     torch::ObjectTree tree = torch::describe(file.root(), file.pickle().bytes().size());
     find_optimizers(tree.content);
+    if (torch::training_text(tree.content) != nullptr) scalars_ = torch::scalars_of(file, tree);
     const bool is_model = holds_weights && is_dict_of(tree.content, is_of_model);
     find_unread_data(tree.content, is_model);
     for (const torch::NamedTensor& tensor : tree.tensors) {
@@ -110,8 +113,12 @@ class Collector {
     if (!catalog.client_state.is_object()) return;
     const std::string* text = torch::training_text(catalog.client_state["object"]);
     if (text == nullptr) return;
+    std::vector<std::string> paths;
+    for (const TensorInfo& tensor : catalog.tensors) paths.push_back(tensor.fqn);
     const std::vector<bool> known =
         restore_catalog(std::string(*text), catalog, where + ": unishard.catalog");
+    changes = take_later_changes(scalars_, catalog);
+    note_added(paths, known);
     for (std::size_t i = known.size(); i-- > 0;) {
       if (known[i]) continue;
       catalog.tensors.erase(catalog.tensors.begin() + static_cast<std::ptrdiff_t>(i));
@@ -120,9 +127,10 @@ class Collector {
   }
 
   PiecedCatalog parts;
-  bool holds_rank_parts = false;   ///< of distributed tensors
-  bool holds_weights = true;       ///< false: all tensors are states of an optimizer
-  std::vector<std::string> files;  ///< names of those that were read
+  std::vector<std::string> changes;  ///< remarks on what another program has changed
+  bool holds_rank_parts = false;     ///< of distributed tensors
+  bool holds_weights = true;         ///< false: all tensors are states of an optimizer
+  std::vector<std::string> files;    ///< names of those that were read
 
  private:
   static bool is_tensor(const Json& value) {
@@ -135,6 +143,27 @@ class Collector {
   static bool has_parameters(const Json& content) {
     const auto is_plain = [](const Json& value) { return value.size() == 1; };
     return !is_dict_of(content, is_plain);
+  }
+
+  /// Names the tensors that another program has added to a file with an embedded catalog. Step
+  /// counters are tensors of the file, and numbers of the catalog.
+  void note_added(const std::vector<std::string>& paths, const std::vector<bool>& known) {
+    const auto top = [](std::string_view path) { return path.substr(0, path.find('.')); };
+    std::map<std::string_view, Role> roles;
+    for (std::size_t i = 0; i < paths.size(); ++i) {
+      if (!known[i]) continue;
+      const bool is_weight =
+          converters::is_of_model(parts.catalog.tensors[i]) && !paths[i].ends_with("fp32_master");
+      if (is_weight || !roles.contains(top(paths[i])))
+        roles[top(paths[i])] = is_weight ? Role::Weight : Role::State;
+    }
+    for (std::size_t i = 0; i < paths.size(); ++i) {
+      if (known[i] || paths[i].ends_with(".step")) continue;
+      const auto role = roles.find(top(paths[i]));
+      parts.losses.push_back({role == roles.end() ? Role::ClientValue : role->second, paths[i],
+                              "another program has added it to a file of UniShard's",
+                              parts.catalog.tensors[i].shape});
+    }
   }
 
   /// Keeps the class of the dict, and what else the tensors alone would not give again, for another
@@ -297,6 +326,7 @@ class Collector {
     parts.catalog.tensors.push_back(std::move(info));
   }
 
+  FileScalars scalars_;
   std::set<std::string> names_, of_optimizers_;
   std::map<std::pair<std::string, torch::ViewIdentity>, std::string> seen_;
   std::map<std::string, std::pair<Path, TensorView>> shards_;  ///< tensors of add_shard(), by name
@@ -358,6 +388,7 @@ std::unique_ptr<Source> open_torch(Storage& storage, const Path& path, const Ope
   collector.restore_training_state(path.string());
   if (collector.holds_rank_parts) part_of = "the file of one of several ranks";
   auto source = make_pieced_source(std::move(collector.parts), path.string());
+  source->add_remarks(std::move(collector.changes));
   if (part_of) source->set_part_of(std::move(*part_of));
   return source;
 }

@@ -7,6 +7,7 @@
 #include "containers/inline_tensors.hpp"
 #include "containers/object_tree.hpp"
 #include "core/embedded_catalog.hpp"
+#include "core/later_changes.hpp"
 #include "core/model_tensors.hpp"
 #include "core/wrapped_names.hpp"
 #include "formats/dcp/key_layout.hpp"
@@ -263,6 +264,8 @@ bool restore(const std::string& text, const dcp::StateDict& state, dcp::Arrangem
         {Role::Metadata, fmt::format("{} of the optimizer's file", kCatalogKey), error.what()});
     return false;
   }
+  std::ranges::move(take_later_changes(scalars_of(arranged.catalog), saved),
+                    std::back_inserter(arranged.remarks));
   arranged.catalog = std::move(saved);
   return true;
 }
