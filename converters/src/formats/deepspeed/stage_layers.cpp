@@ -200,6 +200,16 @@ bool StageLayers::has(std::uint32_t stage, std::string_view fqn) const {
   return std::ranges::any_of(tied_.find(name.tied_key)->second, is_in);
 }
 
+std::uint32_t StageLayers::place(std::uint32_t stage, std::string_view fqn) const {
+  const std::optional<LayerName> name = split_layer_name(fqn);
+  if (!name) return 0;
+  if (name->tied_key.empty()) return kLayers + name->layer;
+  std::uint32_t place = kLayers;
+  for (const std::uint32_t layer : tied_.find(name->tied_key)->second)
+    if (first(stage) <= layer && layer < last(stage)) place = std::min(place, layer);
+  return place;
+}
+
 std::string StageLayers::remark() const {
   std::string text;
   for (std::uint32_t stage = 0; stage < stages(); ++stage) {

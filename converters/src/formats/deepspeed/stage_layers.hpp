@@ -52,6 +52,9 @@ class StageLayers {
   /// Returns the keys of the tied modules that a layer uses: one, or none.
   std::optional<std::string_view> tied_key(std::uint32_t layer) const;
   bool has_tied() const { return !tied_.empty(); }
+  /// Returns a number by which the parameters of a stage ascend as PipelineModule makes them: the
+  /// tied modules, in the order in which layers of the stage use them, then the layers.
+  std::uint32_t place(std::uint32_t stage, std::string_view fqn) const;
 
   /// Returns a line that tells the layers of each stage.
   std::string remark() const;

@@ -80,14 +80,12 @@ class PlacementMap {
   const RankTensors& rank_;
 };
 
-/// Keeps the parameters of a stage in the groups, in the order of DeepSpeed's PipelineModule: tied
-/// modules first, then the layers.
-void keep_groups(Catalog& catalog, const std::set<std::string>& kept) {
+/// Keeps the parameters of a stage in the groups, in the order of DeepSpeed's PipelineModule.
+void keep_groups(Catalog& catalog, const std::set<std::string>& kept, const StageLayers& layers,
+                 std::uint32_t stage) {
   if (!catalog.groups.is_array()) return;
-  const auto place = [](const Json& name) {
-    const auto parts = split_layer_name(name.get_ref<const std::string&>());
-    const bool is_layer = parts && parts->tied_key.empty();
-    return is_layer ? parts->layer + std::int64_t{1} : 0;
+  const auto place = [&](const Json& name) {
+    return layers.place(stage, name.get_ref<const std::string&>());
   };
   for (Json& group : catalog.groups) {
     if (!group.is_object() || !group.contains("params") || !group["params"].is_array()) continue;
@@ -200,7 +198,7 @@ class ParallelDraft {
     std::erase_if(part.catalog.aliases,
                   [&](const Alias& alias) { return !kept.contains(alias.target); });
     for (const Alias& alias : part.catalog.aliases) kept.insert(alias.fqn);
-    keep_groups(part.catalog, kept);
+    keep_groups(part.catalog, kept, *layers_, rank.stage);
     return part;
   }
 
