@@ -245,6 +245,13 @@ std::optional<std::string> describe_name(Storage& storage, const Path& file) {
 
 }  // namespace
 
+void raise_copy_of_others(const Path& shard) {
+  raise(ErrorCode::Corrupt,
+        fmt::format("{} holds nothing but what other files of the model hold: it is a copy or a "
+                    "link, and the file that belongs there is missing",
+                    shard.string()));
+}
+
 void raise_written_as(const Path& file, const std::string& written) {
   raise(ErrorCode::Corrupt,
         fmt::format("{}: it was written as {}: the file was renamed, or another's copy is in its "

@@ -81,6 +81,10 @@ Losses unread_models(Storage& storage, const Path& folder, const std::vector<std
 /// sets, when the folder does not tell which one is meant.
 std::optional<FileSet> choose_shards(const Path& folder, const std::vector<std::string>& names);
 
+/// Refuses a shard that has only what other shards have.
+/// Throws: Corrupt, naming it.
+[[noreturn]] void raise_copy_of_others(const Path& shard);
+
 /// Refuses a file of a rank that was written under another's name.
 /// Throws: Corrupt, naming both.
 [[noreturn]] void raise_written_as(const Path& file, const std::string& written);

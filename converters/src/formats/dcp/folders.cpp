@@ -268,14 +268,41 @@ void require_own_parts(const std::vector<SafetensorsPiece>& pieces, const Shape&
   }
 }
 
+/// Refuses the file of a rank that has every part of another rank's, which would make whole tensors
+/// of one rank's parts.
+class RankContents {
+ public:
+  /// Throws: Corrupt, naming both files.
+  void add(const Path& file, const std::vector<SafetensorsPiece>& pieces) {
+    Content content;
+    for (const SafetensorsPiece& piece : pieces)
+      content.emplace(piece.key, std::pair(piece.box.offsets, piece.box.sizes));
+    if (content.empty()) return;
+    const auto [first, is_new] = files_.emplace(std::move(content), file);
+    if (is_new) return;
+    raise(ErrorCode::Corrupt,
+          fmt::format("{} and {} hold the same parts of the same tensors: one is a copy in "
+                      "another's place",
+                      first->second.string(), file.filename().string()),
+          "bring the file of the other rank back, or use another checkpoint");
+  }
+
+ private:
+  using Content = std::map<std::string, std::pair<Shape, Shape>>;
+  std::map<Content, Path> files_;
+};
+
 void read_sharded_safetensors(Storage& storage, const Path& path, StateDictBuilder& builder) {
   const Path folder = has_sharded_safetensors(storage, path) ? path : path / "sharded";
   std::map<std::string, std::vector<SafetensorsPiece>> tensors;
   std::vector<std::string> order;
   RankShards ranks;
+  RankContents contents;
   for (const Path& file : rank_shards(storage, folder)) {
     std::vector<std::string> keys;
-    for (SafetensorsPiece& piece : read_pieces(builder.open(file)).pieces) {
+    SafetensorsPieces read = read_pieces(builder.open(file));
+    contents.add(file, read.pieces);
+    for (SafetensorsPiece& piece : read.pieces) {
       keys.push_back(piece.key);
       if (!tensors.contains(piece.key)) order.push_back(piece.key);
       tensors[piece.key].push_back(std::move(piece));

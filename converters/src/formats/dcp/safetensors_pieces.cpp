@@ -9,6 +9,8 @@
 #include <array>
 #include <cstring>
 #include <optional>
+#include <set>
+#include <string_view>
 
 namespace unishard::converters::dcp {
 namespace {
@@ -28,6 +30,21 @@ Shape saved_offsets(const SortedJson& info, const safetensors::HeaderEntry& entr
     raise(ErrorCode::Corrupt, fmt::format("saved_offsets are {}", list.dump()));
   }
   return list.get<Shape>();
+}
+
+/// The writer lists the tensors of this file.
+/// Throws: Corrupt, naming the tensor, for one that is not in the file.
+void require_listed(const SortedJson& info, const safetensors::Header& header,
+                    const std::string& file) {
+  std::set<std::string_view> names;
+  for (const safetensors::HeaderEntry& entry : header.entries) names.insert(entry.name);
+  for (const auto& [name, row] : info.items()) {
+    if (names.contains(name)) continue;
+    raise(ErrorCode::Corrupt,
+          fmt::format("{}: {} lists {}, which is not in the file", file, kShardingInfo,
+                      unishard::quote(name)),
+          "another program has written the file again without it: use another copy");
+  }
 }
 
 }  // namespace
@@ -69,6 +86,7 @@ SafetensorsPieces read_pieces(const std::shared_ptr<const File>& file) {
     info = parse_sorted_json(text->second, fmt::format("{}: {}", name, kShardingInfo));
   if (!info.is_object())
     raise(ErrorCode::Corrupt, fmt::format("{}: {} is no object", name, kShardingInfo));
+  require_listed(info, header, name);
   for (const safetensors::HeaderEntry& entry : header.entries) {
     try {
       if (entry.sub_byte)

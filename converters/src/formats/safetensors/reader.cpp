@@ -97,13 +97,7 @@ class SafetensorsSource final : public Source {
       sub_bytes_.push_back(std::move(entry.sub_byte));
       catalog_.tensors.push_back(std::move(tensor));
     }
-    if (places_.size() == before && !header.entries.empty()) {
-      raise(
-          ErrorCode::Corrupt,
-          fmt::format("{} holds nothing but what other files of the model hold: it is a copy or a "
-                      "link, and the file that belongs there is missing",
-                      path.string()));
-    }
+    if (places_.size() == before && !header.entries.empty()) raise_copy_of_others(path);
     for (const auto& [key, value] : header.metadata) metadata_[key] = value;
     for (const std::string& note : header.notes) {
       notes.push_back(fmt::format("{}: {}", path.filename().string(), note));
@@ -170,11 +164,24 @@ class SafetensorsSource final : public Source {
            text.find('\0') == std::string::npos;
   }
 
+  /// Both names of a tied tensor may be gone, where they are names of the model's modules.
+  void doubt_lost_pair(const std::string& second, const std::string& first) {
+    const auto ends = [](const std::string& name) {
+      return name.ends_with(".weight") || name.ends_with(".bias");
+    };
+    if (ends(second) && ends(first) && !by_name_.contains(first) && !by_name_.contains(second))
+      losses_.push_back({Role::Weight, first,
+                         fmt::format("the metadata says that {} is its second name, and neither is "
+                                     "in the file",
+                                     unishard::quote(second))});
+  }
+
   /// `save_model` of safetensors notes a tied name as metadata {removed: kept}.
   void take_aliases() {
     std::erase_if(metadata_, [this](const auto& entry) {
       const bool is_alias = may_be_name(entry.first) && by_name_.contains(entry.second) &&
                             !by_name_.contains(entry.first);
+      doubt_lost_pair(entry.first, entry.second);
       if (!is_alias) return false;
       catalog_.aliases.push_back({entry.first, entry.second});
       if (entry.first.find('.') == std::string::npos)

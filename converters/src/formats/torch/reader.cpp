@@ -102,9 +102,13 @@ class Collector {
                         path.string()));
     }
     torch::note_trailing_bytes(file, parts.notes);
+    bool has_own = tree.tensors.empty();
     for (const torch::NamedTensor& tensor : tree.tensors) {
-      if (!is_copy(file, path, tensor)) add_tensor(file, path, tensor);
+      if (is_copy(file, path, tensor)) continue;
+      has_own = true;
+      add_tensor(file, path, tensor);
     }
+    if (!has_own) raise_copy_of_others(path);
   }
 
   /// Reverses the layout of UniShard's own sink: paths become fqn and state, steps become a number.
