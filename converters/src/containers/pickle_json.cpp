@@ -523,6 +523,22 @@ bool is_emptied(const Json& value) {
          (value.is_array() && !value.empty() && std::ranges::all_of(value, is_emptied));
 }
 
+/// Whether a parameter's name has a value that no module's state dict has under such a name.
+bool is_emptied_parameter(const std::string& key, const Json& value) {
+  if (!key.ends_with(".weight") && !key.ends_with(".bias")) return false;
+  const bool is_bytes = value.is_object() && value.value("$type", Json()) == "bytes";
+  return is_bytes || value.is_boolean() || value.is_string() ||
+         (value.is_structured() && value.empty());
+}
+
+std::string_view what_is(const Json& value) {
+  if (value.is_null()) return "nothing (None)";
+  if (value.is_number() || (value.is_array() && !value.empty())) return "a number";
+  if (value.is_boolean()) return "True or False";
+  if (value.is_string()) return "a text";
+  return value.contains("$type") ? "bytes" : "an empty list or dict";
+}
+
 /// Whether most of the members are tensors with the names of modules. An optimizer whose states
 /// and settings lie in one flat dict has numbers.
 bool is_state_dict(const Json& dict) {
@@ -543,12 +559,11 @@ void find_emptied_weights(const Json& value, const std::string& path, Losses& lo
   const bool is_model = is_state_dict(value);
   each_named(value, [&](const std::string& key, const Json& child) {
     if (!is_model) return find_emptied_weights(child, child_path(path, key), losses);
-    if (key.find('.') == std::string::npos || key.ends_with("._extra_state") || !is_emptied(child))
-      return;
+    const bool may_be = key.find('.') != std::string::npos && !key.ends_with("._extra_state");
+    if (!may_be || (!is_emptied(child) && !is_emptied_parameter(key, child))) return;
     losses.push_back({.role = Role::Weight,
                       .name = child_path(path, key),
-                      .why = child.is_null() ? "nothing (None) in the place of a tensor"
-                                             : "a number in the place of a tensor"});
+                      .why = fmt::format("{} in the place of a tensor", what_is(child))});
   });
 }
 

@@ -116,7 +116,7 @@ void doubt_counts(const Stacks& stacks, const std::vector<std::uint64_t>& wanted
   std::ranges::sort(found, std::greater{});
   for (std::size_t i = 0; i < wanted.size(); ++i) {
     const std::uint64_t count = i < found.size() ? found[i].first : 0;
-    if (found.empty() || count >= wanted[i]) continue;
+    if (count >= wanted[i]) continue;
     const std::string where = i < found.size() ? fmt::format(" ({})", quote(found[i].second)) : "";
     lines.push_back(fmt::format(
         "config.json says {} layers, and there are tensors of {}{}: a file may be missing",
