@@ -40,6 +40,16 @@ void require_keys(const Json& rules) {
   }
 }
 
+/// The number of rows of the vocabulary's tables, without the padding behind it.
+void require_vocabulary(const Json& rules) {
+  const auto rows = rules.find("original_vocab_size");
+  if (rows == rules.end()) return;
+  if (!rows->is_number_unsigned()) refuse("original_vocab_size is no number of rows");
+  if (!rules.contains(kVocabulary))
+    refuse(fmt::format("original_vocab_size says nothing without {}, which name the tables",
+                       kVocabulary));
+}
+
 }  // namespace
 
 MergeRules::MergeRules(const Json& rules) : rules_(rules) {
@@ -47,7 +57,14 @@ MergeRules::MergeRules(const Json& rules) : rules_(rules) {
   require_keys(rules);
   read_patterns(rules);
   if (patterns_.empty()) refuse("there is no pattern");
-  pickle_ = torch::pickle_of(rules, kOption);
+  require_vocabulary(rules);
+  pickle_ = torch::pickle_of(rules, "the rules");
+  try {
+    const CutRules understood(pickle_->root(), std::string(kOption), rules_, true);
+  } catch (const Error& error) {  // of what a checkpoint may hold, here the user's own
+    raise(ErrorCode::InvalidArgument, error.what(),
+          "`unishard formats --rules-schema` prints the form of the file");
+  }
 }
 
 void MergeRules::read_patterns(const Json& rules) {
