@@ -50,12 +50,13 @@ std::string conversion_text(const tools::Conversion& conversion, const converter
 }
 
 std::vector<std::string> consolidation_notes(const tools::Conversion& conversion) {
-  // That an optimizer or a schedule is left out is what the verb is for (LossRules). What the source
-  // doubts is said, also of an optimizer: its states can tell that a weight is lost.
+  // That an optimizer or a schedule is left out is what the verb is for (LossRules), and how its
+  // states were named is of no concern. Every doubt is said: the states can tell of a lost weight.
   std::vector<std::string> notes = conversion.notes().not_read;
   for (const std::string& note : conversion.notes().left_out) notes.push_back("left out: " + note);
   for (std::string& line : lines_of(conversion.notes().lost)) notes.push_back(std::move(line));
-  for (const std::string& remark : conversion.notes().remarks) notes.push_back(remark);
+  for (const auto* remarks : {&conversion.notes().of_weights, &conversion.plan().remarks})
+    notes.insert(notes.end(), remarks->begin(), remarks->end());
   if (const std::size_t count = conversion.options().dequantized; count > 0)
     notes.push_back(fmt::format("{} quantized weights are dequantized", count));
   if (const std::size_t count = conversion.options().kept_quantized; count > 0) {
@@ -64,6 +65,9 @@ std::vector<std::string> consolidation_notes(const tools::Conversion& conversion
                     "beside them; --dtype dequantizes them",
                     count));
   }
+  if (auto remark = tools::remark_on_second_names(conversion.plan().target,
+                                                  conversion.options().output.format))
+    notes.push_back(std::move(*remark));
   for (const std::string_view note :
        {std::string_view(conversion.checking().note()), conversion.one_process_note()}) {
     if (!note.empty()) notes.emplace_back(note);

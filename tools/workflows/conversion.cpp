@@ -154,6 +154,12 @@ void require_own_name(const Path& path) {
         "choose another name; nothing was written");
 }
 
+std::vector<std::string> remarks_on_weights(const converters::Source& source) {
+  std::vector<std::string> remarks = source.remarks();
+  for (const std::string& other : source.remarks_on_states()) std::erase(remarks, other);
+  return remarks;
+}
+
 /// Returns a remark on tensors that the source took for frozen parameters because its files do not
 /// tell them from buffers: DeepSpeed's stage 3 stores the two in different ways.
 std::optional<std::string> remark_on_frozen(const converters::Source& source, const Catalog& target,
@@ -329,6 +335,7 @@ Conversion::Conversion(Team& team, converters::Source& source, ConversionPlan pl
   notes_.missing = count_missing(notes_.lost, options_.losses);
   notes_.not_read = source.notes();
   notes_.remarks = source.remarks();
+  notes_.of_weights = remarks_on_weights(source);
   if (auto remark = remark_on_frozen(source, plan_.target, output.format))
     notes_.remarks.push_back(std::move(*remark));
   if (auto remark = remark_on_second_names(plan_.target, output.format))

@@ -16,6 +16,7 @@ struct ConversionNotes {
   std::size_t asked_for = 0;          ///< lines of left_out that the user's options ask for
   std::vector<std::string> cannot_be_written;  ///< in the result's format
   std::vector<std::string> remarks;            ///< as Source::remarks()
+  std::vector<std::string> of_weights;         ///< those of the source that weights alone concern
 
   /// Returns what does not arrive, each line with its reason in front.
   std::vector<std::string> losses() const;

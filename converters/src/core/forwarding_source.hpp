@@ -28,6 +28,9 @@ class ForwardingSource : public Source {
   }
   Losses own_losses() const override { return source_->losses(); }
   std::vector<std::string> own_remarks() const override { return source_->remarks(); }
+  std::vector<std::string> remarks_on_states() const override {
+    return source_->remarks_on_states();
+  }
   std::vector<std::string> notes() const override { return source_->notes(); }
   Json cut_rules() const override { return source_->cut_rules(); }
   /// The arrangement of the files is one of other tensors.

@@ -98,6 +98,9 @@ class Source {
   /// Returns one line for each choice that the files leave to the reader, for example how optimizer
   /// states with numbers were named. Nothing is lost by them.
   std::vector<std::string> remarks() const;
+  /// Returns those of remarks() that tell how optimizer states were named and what goes with them.
+  /// They do not concern who takes the weights alone.
+  virtual std::vector<std::string> remarks_on_states() const { return {}; }
   /// Adds doubts about what the catalog says to remarks().
   void add_remarks(std::vector<std::string> lines);
   /// Returns the lines of losses(), then notes() and remarks().

@@ -79,7 +79,7 @@ class Attributor {
     take_model(one_model_prefix(out_.remarks));
     const Model model = trainable(out_.model);
     for (std::size_t o = 0; o < optimizers_.size(); ++o)
-      out_.names.push_back(names_in(o, model, all_trained(), out_.remarks));
+      out_.names.push_back(names_in(o, model, all_trained(), out_.remarks_on_states));
     if (optimizers_.size() > 1) find_undecided(model);
     take_aliases({one_prefix_}, false);
   }
@@ -299,7 +299,7 @@ class Attributor {
     if (own.size() == 1) return false;
     out_.model_prefixes.assign(own.begin(), own.end());
     for (std::size_t o = 0; o < owners->size(); ++o)
-      out_.names.push_back(*full_names(o, (*owners)[o], out_.remarks));
+      out_.names.push_back(*full_names(o, (*owners)[o], out_.remarks_on_states));
     for (const std::size_t i : tensors_) {
       if (own.contains(prefix_of(entry(i).path))) {
         out_.model.push_back({i, without_wrappers(entry(i).key)});

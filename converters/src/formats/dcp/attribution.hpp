@@ -38,6 +38,7 @@ struct Attribution {
   /// of the same ones, and no model fits only one of them.
   std::vector<std::size_t> undecided;
   std::vector<std::string> remarks;
+  std::vector<std::string> remarks_on_states;  ///< how their parameters were named
 
   /// Returns the fqn of what an optimizer calls `name`.
   std::string fqn_of(std::size_t optimizer, const std::string& name) const;

@@ -33,6 +33,9 @@ class StateDictSource final : public Source {
   Losses own_losses() const override { return arrangement_.losses; }
   std::vector<std::string> notes() const override { return arrangement_.notes; }
   std::vector<std::string> own_remarks() const override { return arrangement_.remarks; }
+  std::vector<std::string> remarks_on_states() const override {
+    return arrangement_.remarks_on_states;
+  }
   Json layout() const override {
     return state_.layout ? state_.layout(state_, arrangement_) : Json();
   }

@@ -302,7 +302,8 @@ class Arranger {
         place(second->key, place_of(*second), {{"$tensor", second->of}});
     }
     out_.remarks = std::move(attribution_.remarks);
-    if (!settings_in_tensors_.empty()) out_.remarks.push_back(remark_on_settings());
+    for (std::string& line : attribution_.remarks_on_states) out_.remark_on_states(std::move(line));
+    if (!settings_in_tensors_.empty()) out_.remark_on_states(remark_on_settings());
     for (const auto& [prefix, reason] : set_aside_)
       out_.remarks.push_back(fmt::format("{}: {}: kept as values of yours",
                                          prefix.substr(0, prefix.size() - 1), reason));

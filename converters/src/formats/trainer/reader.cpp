@@ -366,8 +366,8 @@ class Reader {
       const bool has_own_names = !text.empty() && restore(text, state, arranged);
       if (naming && !has_own_names) record_adapter(arranged.catalog.producer, *naming);
       record_compiled(state, library, arranged);
-      if (!missing.empty()) arranged.remarks.push_back(missing);
-      if (splits_experts) arranged.remarks.emplace_back(kSplitExperts);
+      if (!missing.empty()) arranged.remark_on_states(missing);
+      if (splits_experts) arranged.remark_on_states(std::string(kSplitExperts));
       if (progress) arranged.catalog.data_position["global_steps"] = *progress;
       if (!state.values.empty())
         arranged.remarks.push_back(
