@@ -4,6 +4,7 @@
 #include "unishard/format/error.hpp"
 
 #include "expect.hpp"
+#include "read_source.hpp"
 #include "source_notes.hpp"
 #include "temp_dir.hpp"
 #include "torch_files.hpp"
@@ -12,6 +13,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cstring>
 #include <filesystem>
 #include <functional>
 #include <map>
@@ -85,13 +87,15 @@ Json optimizer_of(const Shape& shape, std::map<std::string, Made>& tensors) {
             {"param_groups", Json::array({{{"lr", 0.1}, {"params", {0}}}})}}}};
 }
 
-void save_rank(const Path& folder, const Gpt& gpt, std::uint64_t stage) {
+/// Elements of linear_fc1 are the number of the tensor-parallel rank.
+void save_rank(const Path& folder, const Gpt& gpt, std::uint64_t stage, std::uint64_t rank) {
   Json model = Json::object();
   std::map<std::string, Made> tensors;
   for (const auto& [name, shape] : shapes_of(gpt, stage)) {
     if (gpt.is_lost && gpt.is_lost(name)) continue;
     model[name] = tensor(name);
-    tensors[name] = {DType::Float32, shape, std::vector<float>(element_count(shape))};
+    const float value = name.ends_with("linear_fc1.weight") ? static_cast<float>(rank) : 0.0F;
+    tensors[name] = {DType::Float32, shape, std::vector<float>(element_count(shape), value)};
   }
   Json root = {{"args", args_of(gpt)}, {"checkpoint_version", 3.0}, {"iteration", 3}};
   if (gpt.has_optimizer) root["optimizer"] = optimizer_of(tensors.begin()->second.shape, tensors);
@@ -108,7 +112,7 @@ class MegatronRuns : public testing::Test {
     fs::remove_all(run);
     for (std::uint64_t stage = 0; stage < gpt.stages; ++stage) {
       for (std::uint64_t rank = 0; rank < gpt.tensor_ranks; ++rank)
-        save_rank(run / fmt::format("mp_rank_{:02}_{:03}", rank, stage), gpt, stage);
+        save_rank(run / fmt::format("mp_rank_{:02}_{:03}", rank, stage), gpt, stage, rank);
     }
     return open_source(posix_storage(), run);
   }
@@ -133,6 +137,71 @@ TEST_F(MegatronRuns, RowsOfPaddingOfOneTensorParallelRankAreDropped) {
   ASSERT_TRUE(found);
   EXPECT_EQ(source->catalog().tensors[*found].shape, (Shape{7, kHidden}));
   EXPECT_THAT(source->remarks(), ElementsAre(HasSubstr("1 row of padding")));
+}
+
+TEST_F(MegatronRuns, ATensorThatNoFileHasIsDamage) {
+  const Json learned = {{"position_embedding_type", "learned_absolute"}};
+  for (const std::string lost :
+       {"embedding.word_embeddings.weight", "decoder.final_layernorm.weight", "output_layer.weight",
+        "mlp.linear_fc1.weight", "self_attention.linear_proj.weight", "input_layernorm.weight",
+        "embedding.position_embeddings.weight"}) {
+    const Gpt gpt{.stages = 2, .is_tied = false, .args = learned, .is_lost = {}};
+    EXPECT_NO_THROW(open(gpt));
+    Gpt damaged = gpt;
+    damaged.is_lost = [&](const std::string& name) { return name.ends_with(lost); };
+    EXPECT_THAT(error_of([&] { open(damaged); }),
+                Fails(ErrorCode::Corrupt, {"are in no file", lost}));
+  }
+  const auto is_bias_needed = [&](const char* argument, const Json& value, const char* name) {
+    EXPECT_THAT(error_of([&] {
+                  open({.args = {{argument, value}}});
+                }),
+                Fails(ErrorCode::Corrupt, {"are in no file", name}));
+  };
+  is_bias_needed("add_bias_linear", true, "linear_qkv.bias");
+  is_bias_needed("normalization", "LayerNorm", "input_layernorm.bias");
+}
+
+TEST_F(MegatronRuns, ATiedEmbeddingIsNotItsCopyOnTheLastStage) {
+  const auto is_embedding = [](const std::string& name) {
+    return name == "embedding.word_embeddings.weight";
+  };
+  EXPECT_THAT(error_of([&] { open({.stages = 2, .is_lost = is_embedding}); }),
+              Fails(ErrorCode::Corrupt, {"are in no file", "word_embeddings"}));
+}
+
+/// Returns the ranks that have the rows of a first matrix.
+std::vector<float> ranks_of_rows(const Source& source) {
+  const auto found =
+      source.catalog().find("decoder.layers.0.mlp.linear_fc1.weight", state::kWeights);
+  const std::vector<std::byte> bytes = read_all(source, found.value());
+  std::vector<float> elements(bytes.size() / sizeof(float));
+  std::memcpy(elements.data(), bytes.data(), bytes.size());
+  std::vector<float> ranks;
+  for (std::size_t i = 0; i < elements.size(); i += kHidden) ranks.push_back(elements[i]);
+  return ranks;
+}
+
+TEST_F(MegatronRuns, ShapesTellOfGates) {
+  for (const Json& swiglu : {Json(true), Json(false), Json()}) {
+    const auto source = open({.tensor_ranks = 2, .is_gated = true, .args = {{"swiglu", swiglu}}});
+    EXPECT_THAT(ranks_of_rows(*source), ElementsAre(0, 0, 0, 1, 1, 1, 0, 0, 0, 1, 1, 1)) << swiglu;
+  }
+  EXPECT_THAT(ranks_of_rows(*open({.tensor_ranks = 2})), ElementsAre(0, 0, 0, 1, 1, 1));
+  const Gpt wrong{.tensor_ranks = 2, .args = {{"swiglu", true}}};
+  EXPECT_THAT(error_of([&] { open(wrong); }), Fails(ErrorCode::Corrupt, {"linear_fc1", "swiglu"}));
+}
+
+TEST_F(MegatronRuns, SizesThatContradictTheTensorsAreDamage) {
+  for (const char* name :
+       {"hidden_size", "ffn_hidden_size", "padded_vocab_size", "kv_channels", "vocab_size"}) {
+    const Gpt wrong{.tensor_ranks = 2, .args = {{name, 3}}};
+    EXPECT_THAT(error_of([&] { open(wrong); }),
+                Fails(ErrorCode::Corrupt, {"do not describe", name}));
+  }
+  // All rows of a rank may be padding where one rank has room for the vocabulary.
+  const Json small = {{"vocab_size", 3}, {"make_vocab_size_divisible_by", kVocabulary / 2}};
+  EXPECT_NO_THROW(open({.tensor_ranks = 2, .args = small}));
 }
 
 }  // namespace

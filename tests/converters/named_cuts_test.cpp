@@ -176,22 +176,28 @@ TEST_F(CutByNames, RunsWithOtherArgumentsAreNotOneModel) {
 
 /// The file of tensor-parallel rank 0 or 1 of a Megatron-LM run of two, which process `rank` saved.
 void save_megatron_part(const Path& folder, std::uint64_t rank) {
-  const std::string embedding = "embedding.word_embeddings.weight",
-                    norm = "decoder.layers.0.input_layernorm.weight";
+  const std::map<std::string, Shape> shapes = {
+      {"embedding.word_embeddings.weight", {3, 4}},
+      {"decoder.layers.0.input_layernorm.weight", {4}},
+      {"decoder.layers.0.self_attention.linear_qkv.weight", {6, 4}},
+      {"decoder.layers.0.self_attention.linear_proj.weight", {4, 2}},
+      {"decoder.layers.0.pre_mlp_layernorm.weight", {4}},
+      {"decoder.layers.0.mlp.linear_fc1.weight", {5, 4}},
+      {"decoder.layers.0.mlp.linear_fc2.weight", {4, 5}},
+      {"decoder.final_layernorm.weight", {4}}};
   const Json args = {{"tensor_model_parallel_size", 2},
                      {"num_layers", 1},
                      {"num_attention_heads", 2},
                      {"rank", rank},
                      {"world_size", 4}};
-  const Json names = {{"args", args},
-                      {"checkpoint_version", 3.0},
-                      {"iteration", 3},
-                      {"model", {{embedding, tensor(embedding)}, {norm, tensor(norm)}}}};
+  Json names = {{"args", args}, {"checkpoint_version", 3.0}, {"iteration", 3}};
+  std::map<std::string, Made> tensors;
+  for (const auto& [name, shape] : shapes) {
+    names["model"][name] = tensor(name);
+    tensors[name] = {DType::Float32, shape, std::vector<float>(element_count(shape))};
+  }
   fs::create_directories(folder);
-  save_torch(folder / "model_optim_rng.pt", names,
-             {{embedding, {DType::Float32, {3, 4}, std::vector<float>(12)}},
-              {norm, {DType::Float32, {4}, std::vector<float>(4)}}},
-             "model_optim_rng");
+  save_torch(folder / "model_optim_rng.pt", names, tensors, "model_optim_rng");
 }
 
 TEST_F(CutByNames, AFileOfMegatronInAnothersPlaceIsDamage) {
