@@ -112,6 +112,9 @@ TEST_F(CutByNames, FilesOfMetaThatDoNotFitAreRefused) {
       {R"({"dim": 32, "n_heads": 8, "n_kv_heads": 4})", ErrorCode::Corrupt, "tok_embeddings"},
       {R"({"dim": 16, "n_heads": 4, "n_kv_heads": 1})", ErrorCode::Unsupported, "same heads"},
       {R"({"dim": 16, "n_heads": 8, "head_dim": 4})", ErrorCode::Corrupt, "wq.weight"},
+      {R"({"dim": 16, "n_heads": 2, "n_kv_heads": 1})", ErrorCode::Corrupt, "n_kv_heads is 1"},
+      {R"({"dim": 16, "n_heads": 4, "n_kv_heads": 2, "vocab_size": 8})", ErrorCode::Corrupt,
+       "vocab_size is 8"},
       {R"({"n_heads": 4, "n_kv_heads": 2, "head_dim": 4})", ErrorCode::Unsupported, "no dim"},
       {R"({"dim": 16, "n_layers": 2})", ErrorCode::Unsupported, "no n_heads"},
       {R"([1])", ErrorCode::Corrupt, "no object"}};
@@ -125,6 +128,16 @@ TEST_F(CutByNames, FilesOfMetaThatDoNotFitAreRefused) {
   const Path gap = copied(kMeta / "llama3");
   fs::rename(gap / "consolidated.01.pth", gap / "consolidated.02.pth");
   EXPECT_THAT(error_of([&] { open(gap); }), Fails(ErrorCode::Corrupt, {"number 1"}));
+}
+
+TEST_F(CutByNames, AMissingLastFileOfMetaIsNamed) {
+  for (const char* name : {"llama2", "llama3"}) {
+    const Path folder = copied(kMeta / name);
+    fs::remove(folder / "consolidated.01.pth");
+    const Error error = error_of([&] { open(folder); });
+    EXPECT_THAT(error, Fails(ErrorCode::Corrupt, {"cut for 2 files", "consolidated.01.pth"}));
+    EXPECT_THAT(error.hint(), HasSubstr("missing files"));
+  }
 }
 
 TEST_F(CutByNames, StagesOfMegatronAreOneModel) {
@@ -229,7 +242,8 @@ TEST_F(CutByNames, ALayerThatTheModelDoesNotHaveIsDamage) {
 }
 
 /// A rank's part of a Llama of one layer, whose tensors have the shapes that `rows` says.
-void save_llama_part(const Path& file, std::uint64_t rows, bool has_norm = true) {
+void save_llama_part(const Path& file, std::uint64_t rows, bool has_norm = true,
+                     std::uint64_t tokens = 3) {
   const DType f32 = DType::Float32;
   Json names = Json::object();
   std::map<std::string, Made> tensors;
@@ -245,7 +259,7 @@ void save_llama_part(const Path& file, std::uint64_t rows, bool has_norm = true)
   add("layers.0.feed_forward.w2.weight", {4, 3});
   for (const char* name : {"attention_norm", "ffn_norm"})
     add(fmt::format("layers.0.{}.weight", name), {4});
-  add("tok_embeddings.weight", {3, 4});
+  add("tok_embeddings.weight", {tokens, 4});
   if (has_norm) add("norm.weight", {4});
   add("output.weight", {3, 4});
   fs::remove(file);
@@ -271,6 +285,20 @@ TEST_F(CutByNames, AModelOfMetaIsWholeAndCutEvenly) {
               Fails(ErrorCode::Corrupt, {"1 tensors of the model", "norm.weight"}));
   save(3, true, R"({"dim": 4, "n_heads": 2, "n_layers": 2})");
   EXPECT_THAT(error_of([&] { open(folder); }), Fails(ErrorCode::Corrupt, {"layers.1."}));
+}
+
+TEST_F(CutByNames, TheEmbeddingAndTheOutputOfMetaHaveOneVocabulary) {
+  const auto save = [&](std::uint64_t tokens) {
+    for (const char* name : {"consolidated.00.pth", "consolidated.01.pth"})
+      save_llama_part(temp_.path() / name, 3, true, tokens);
+  };
+  test::write_file(temp_.path() / "params.json",
+                   R"({"dim": 4, "n_heads": 2, "n_layers": 1, "vocab_size": -1})");
+  save(3);
+  EXPECT_NO_THROW(open(temp_.path()));
+  save(2);
+  EXPECT_THAT(error_of([&] { open(temp_.path()); }),
+              Fails(ErrorCode::Corrupt, {"4 rows in all, and output.weight 6"}));
 }
 
 TEST_F(CutByNames, PartsThatDoNotTellEnoughAreRefusedInWords) {
