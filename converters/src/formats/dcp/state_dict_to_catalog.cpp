@@ -301,6 +301,7 @@ class Arranger {
         place(second->key, place_of(*second), {{"$tensor", second->of}});
     }
     out_.remarks = std::move(attribution_.remarks);
+    out_.remarks.insert(out_.remarks.end(), state_.remarks.begin(), state_.remarks.end());
     if (!settings_in_tensors_.empty()) out_.remarks.push_back(remark_on_settings());
     for (const auto& [prefix, reason] : set_aside_)
       out_.remarks.push_back(fmt::format("{}: {}: kept as values of yours",
