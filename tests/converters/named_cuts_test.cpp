@@ -179,6 +179,17 @@ TEST_F(CutByNames, AMissingOrForeignStageOfMegatronIsNamed) {
             ErrorCode::Corrupt);
 }
 
+TEST_F(CutByNames, ARunOfMegatronWithoutItsLatestListsItsIterations) {
+  const Path run = copied(kMegatron / "gpt");
+  fs::remove(run / "latest_checkpointed_iteration.txt");
+  fs::copy(run / "iter_0000003", run / "iter_0000012", fs::copy_options::recursive);
+  const Error error = error_of([&] { open(run); });
+  EXPECT_THAT(error, Fails(ErrorCode::InvalidArgument, {"no latest_checkpointed_iteration.txt"}));
+  EXPECT_THAT(error.hint(), HasSubstr("iter_0000003, iter_0000012"));
+  EXPECT_NO_THROW(open(run / "iter_0000003"));
+  EXPECT_NO_THROW(open_source(posix_storage(), run, "iter_0000012"));
+}
+
 TEST_F(CutByNames, RunsWithOtherArgumentsAreNotOneModel) {
   const Path run = copied(kMegatron / "gpt"), file = "mp_rank_01_001/model_optim_rng.pt";
   fs::copy_file(kMegatron / "llama/iter_0000003" / file, run / "iter_0000003" / file,
