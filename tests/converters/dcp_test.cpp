@@ -19,6 +19,7 @@
 #include "read_source.hpp"
 #include "source_notes.hpp"
 #include "temp_dir.hpp"
+#include "torch_files.hpp"
 
 #include <fmt/format.h>
 #include <gmock/gmock.h>
@@ -1156,6 +1157,59 @@ TEST(MegatronCore, ParametersHaveTheirMomentsAndMasters) {
     EXPECT_FALSE(catalog.scheduler.is_null());
     EXPECT_EQ(catalog.client_state["iteration"], step);
   }
+}
+
+/// Copies a run of Megatron-Core with other content of common.pt, and returns the iteration.
+Path with_common(const test::TempDir& work, const Json& common) {
+  const Path run = work.path() / "run", step = run / "iter_0000003";
+  std::filesystem::remove_all(run);
+  std::filesystem::copy(test::fixtures() / "parallel/mcore_tp2_pp2/checkpoint", run,
+                        std::filesystem::copy_options::recursive);
+  std::filesystem::remove(step / "common.pt");
+  save_torch(step / "common.pt", common, {}, "common");
+  return step;
+}
+
+TEST(MegatronCore, CommonFileOfAnotherIterationIsDoubted) {
+  SKIP_WITHOUT_FIXTURES();
+  const test::TempDir work;
+  const auto open = [&](int iteration, int step) {
+    const Json groups = Json::array({{{"lr", 0.1}, {"step", step}}});
+    return open_source(
+        posix_storage(),
+        with_common(work, {{"iteration", iteration}, {"optimizer", {{"param_groups", groups}}}}));
+  };
+  EXPECT_THAT(open(3, 3)->remarks(), testing::IsEmpty());
+  EXPECT_THAT(open(3, 2)->remarks(), testing::IsEmpty());  // a step was skipped
+  EXPECT_THAT(open(99, 3)->remarks(),
+              testing::ElementsAre(HasSubstr("says iteration 99, and the folder is iter_0000003")));
+  EXPECT_THAT(open(3, 99)->remarks(), testing::ElementsAre(HasSubstr("counts 99 steps")));
+}
+
+TEST(MegatronCore, CommonFileWithoutItsOptimizerLosesTheSettings) {
+  SKIP_WITHOUT_FIXTURES();
+  const test::TempDir work;
+  const Losses losses =
+      open_source(posix_storage(), with_common(work, {{"iteration", 3}}))->losses();
+  ASSERT_EQ(losses.size(), 1u);
+  EXPECT_EQ(losses.front().role, Role::Setting);
+  EXPECT_THAT(losses.front().why, HasSubstr("settings of the parameter groups"));
+}
+
+TEST(MegatronCore, MomentsWithoutMetadataJsonAreNoWeights) {
+  SKIP_WITHOUT_FIXTURES();
+  const test::TempDir work;
+  const Path run = test::fixtures() / "parallel/mcore_tp2_pp2/checkpoint";
+  std::filesystem::copy(run, work.path() / "run", std::filesystem::copy_options::recursive);
+  std::filesystem::remove(work.path() / "run/iter_0000003/metadata.json");
+  const auto whole = open_source(posix_storage(), run),
+             source = open_source(posix_storage(), work.path() / "run");
+  ASSERT_EQ(source->catalog().tensors.size(), whole->catalog().tensors.size());
+  for (const TensorInfo& tensor : whole->catalog().tensors)
+    EXPECT_TRUE(source->catalog().find(tensor.fqn, tensor.state)) << tensor.label();
+  EXPECT_EQ(source->catalog().step, 3);
+  EXPECT_THAT(source->losses(), testing::IsEmpty());
+  EXPECT_THAT(source->remarks(), testing::ElementsAre(HasSubstr("metadata.json is missing")));
 }
 
 TEST(MegatronCore, IterationsAreTags) {

@@ -112,6 +112,9 @@ TEST_F(CutByNames, FilesOfMetaThatDoNotFitAreRefused) {
       {R"({"dim": 32, "n_heads": 8, "n_kv_heads": 4})", ErrorCode::Corrupt, "tok_embeddings"},
       {R"({"dim": 16, "n_heads": 4, "n_kv_heads": 1})", ErrorCode::Unsupported, "same heads"},
       {R"({"dim": 16, "n_heads": 8, "head_dim": 4})", ErrorCode::Corrupt, "wq.weight"},
+      {R"({"dim": 16, "n_heads": 2, "n_kv_heads": 1})", ErrorCode::Corrupt, "n_kv_heads is 1"},
+      {R"({"dim": 16, "n_heads": 4, "n_kv_heads": 2, "vocab_size": 8})", ErrorCode::Corrupt,
+       "vocab_size is 8"},
       {R"({"n_heads": 4, "n_kv_heads": 2, "head_dim": 4})", ErrorCode::Unsupported, "no dim"},
       {R"({"dim": 16, "n_layers": 2})", ErrorCode::Unsupported, "no n_heads"},
       {R"([1])", ErrorCode::Corrupt, "no object"}};
@@ -125,6 +128,16 @@ TEST_F(CutByNames, FilesOfMetaThatDoNotFitAreRefused) {
   const Path gap = copied(kMeta / "llama3");
   fs::rename(gap / "consolidated.01.pth", gap / "consolidated.02.pth");
   EXPECT_THAT(error_of([&] { open(gap); }), Fails(ErrorCode::Corrupt, {"number 1"}));
+}
+
+TEST_F(CutByNames, AMissingLastFileOfMetaIsNamed) {
+  for (const char* name : {"llama2", "llama3"}) {
+    const Path folder = copied(kMeta / name);
+    fs::remove(folder / "consolidated.01.pth");
+    const Error error = error_of([&] { open(folder); });
+    EXPECT_THAT(error, Fails(ErrorCode::Corrupt, {"cut for 2 files", "consolidated.01.pth"}));
+    EXPECT_THAT(error.hint(), HasSubstr("missing files"));
+  }
 }
 
 TEST_F(CutByNames, StagesOfMegatronAreOneModel) {
@@ -166,6 +179,17 @@ TEST_F(CutByNames, AMissingOrForeignStageOfMegatronIsNamed) {
             ErrorCode::Corrupt);
 }
 
+TEST_F(CutByNames, ARunOfMegatronWithoutItsLatestListsItsIterations) {
+  const Path run = copied(kMegatron / "gpt");
+  fs::remove(run / "latest_checkpointed_iteration.txt");
+  fs::copy(run / "iter_0000003", run / "iter_0000012", fs::copy_options::recursive);
+  const Error error = error_of([&] { open(run); });
+  EXPECT_THAT(error, Fails(ErrorCode::InvalidArgument, {"no latest_checkpointed_iteration.txt"}));
+  EXPECT_THAT(error.hint(), HasSubstr("iter_0000003, iter_0000012"));
+  EXPECT_NO_THROW(open(run / "iter_0000003"));
+  EXPECT_NO_THROW(open_source(posix_storage(), run, "iter_0000012"));
+}
+
 TEST_F(CutByNames, RunsWithOtherArgumentsAreNotOneModel) {
   const Path run = copied(kMegatron / "gpt"), file = "mp_rank_01_001/model_optim_rng.pt";
   fs::copy_file(kMegatron / "llama/iter_0000003" / file, run / "iter_0000003" / file,
@@ -176,22 +200,28 @@ TEST_F(CutByNames, RunsWithOtherArgumentsAreNotOneModel) {
 
 /// The file of tensor-parallel rank 0 or 1 of a Megatron-LM run of two, which process `rank` saved.
 void save_megatron_part(const Path& folder, std::uint64_t rank) {
-  const std::string embedding = "embedding.word_embeddings.weight",
-                    norm = "decoder.layers.0.input_layernorm.weight";
+  const std::map<std::string, Shape> shapes = {
+      {"embedding.word_embeddings.weight", {3, 4}},
+      {"decoder.layers.0.input_layernorm.weight", {4}},
+      {"decoder.layers.0.self_attention.linear_qkv.weight", {6, 4}},
+      {"decoder.layers.0.self_attention.linear_proj.weight", {4, 2}},
+      {"decoder.layers.0.pre_mlp_layernorm.weight", {4}},
+      {"decoder.layers.0.mlp.linear_fc1.weight", {5, 4}},
+      {"decoder.layers.0.mlp.linear_fc2.weight", {4, 5}},
+      {"decoder.final_layernorm.weight", {4}}};
   const Json args = {{"tensor_model_parallel_size", 2},
                      {"num_layers", 1},
                      {"num_attention_heads", 2},
                      {"rank", rank},
                      {"world_size", 4}};
-  const Json names = {{"args", args},
-                      {"checkpoint_version", 3.0},
-                      {"iteration", 3},
-                      {"model", {{embedding, tensor(embedding)}, {norm, tensor(norm)}}}};
+  Json names = {{"args", args}, {"checkpoint_version", 3.0}, {"iteration", 3}};
+  std::map<std::string, Made> tensors;
+  for (const auto& [name, shape] : shapes) {
+    names["model"][name] = tensor(name);
+    tensors[name] = {DType::Float32, shape, std::vector<float>(element_count(shape))};
+  }
   fs::create_directories(folder);
-  save_torch(folder / "model_optim_rng.pt", names,
-             {{embedding, {DType::Float32, {3, 4}, std::vector<float>(12)}},
-              {norm, {DType::Float32, {4}, std::vector<float>(4)}}},
-             "model_optim_rng");
+  save_torch(folder / "model_optim_rng.pt", names, tensors, "model_optim_rng");
 }
 
 TEST_F(CutByNames, AFileOfMegatronInAnothersPlaceIsDamage) {
@@ -223,7 +253,8 @@ TEST_F(CutByNames, ALayerThatTheModelDoesNotHaveIsDamage) {
 }
 
 /// A rank's part of a Llama of one layer, whose tensors have the shapes that `rows` says.
-void save_llama_part(const Path& file, std::uint64_t rows, bool has_norm = true) {
+void save_llama_part(const Path& file, std::uint64_t rows, bool has_norm = true,
+                     std::uint64_t tokens = 3) {
   const DType f32 = DType::Float32;
   Json names = Json::object();
   std::map<std::string, Made> tensors;
@@ -239,7 +270,7 @@ void save_llama_part(const Path& file, std::uint64_t rows, bool has_norm = true)
   add("layers.0.feed_forward.w2.weight", {4, 3});
   for (const char* name : {"attention_norm", "ffn_norm"})
     add(fmt::format("layers.0.{}.weight", name), {4});
-  add("tok_embeddings.weight", {3, 4});
+  add("tok_embeddings.weight", {tokens, 4});
   if (has_norm) add("norm.weight", {4});
   add("output.weight", {3, 4});
   fs::remove(file);
@@ -265,6 +296,20 @@ TEST_F(CutByNames, AModelOfMetaIsWholeAndCutEvenly) {
               Fails(ErrorCode::Corrupt, {"1 tensors of the model", "norm.weight"}));
   save(3, true, R"({"dim": 4, "n_heads": 2, "n_layers": 2})");
   EXPECT_THAT(error_of([&] { open(folder); }), Fails(ErrorCode::Corrupt, {"layers.1."}));
+}
+
+TEST_F(CutByNames, TheEmbeddingAndTheOutputOfMetaHaveOneVocabulary) {
+  const auto save = [&](std::uint64_t tokens) {
+    for (const char* name : {"consolidated.00.pth", "consolidated.01.pth"})
+      save_llama_part(temp_.path() / name, 3, true, tokens);
+  };
+  test::write_file(temp_.path() / "params.json",
+                   R"({"dim": 4, "n_heads": 2, "n_layers": 1, "vocab_size": -1})");
+  save(3);
+  EXPECT_NO_THROW(open(temp_.path()));
+  save(2);
+  EXPECT_THAT(error_of([&] { open(temp_.path()); }),
+              Fails(ErrorCode::Corrupt, {"4 rows in all, and output.weight 6"}));
 }
 
 TEST_F(CutByNames, PartsThatDoNotTellEnoughAreRefusedInWords) {

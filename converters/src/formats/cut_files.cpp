@@ -80,7 +80,6 @@ std::unique_ptr<Source> join_by_names(deepspeed::CutParts parts, const Json& rul
   if (const auto unequal = unequal_part(parts))
     raise(ErrorCode::Corrupt, fmt::format("{}: {}", where, *unequal),
           "use another checkpoint, or find the files that belong together");
-  if (parts.sources.size() == 1) return std::move(parts.sources.front());
   const auto pickle = torch::pickle_of(rules, where);
   deepspeed::CutRules cuts(pickle->root(), where, rules);
   return deepspeed::join_parts(std::move(parts), cuts, where, notes);

@@ -28,7 +28,8 @@ deepspeed::CutParts open_cut_files(Storage& storage, const std::vector<Path>& fi
 std::optional<std::string> unequal_part(const deepspeed::CutParts& parts);
 
 /// Puts the parts together by rules with the keys of universal_checkpoint_info, which have one for
-/// every tensor. One part is the whole. `where` is the checkpoint that messages name.
+/// every tensor. One part is joined as several are: without states of the optimizer and padding.
+/// `where` is the checkpoint that messages name.
 /// Throws: Corrupt when the parts contradict the rules or each other, or have different shapes.
 std::unique_ptr<Source> join_by_names(deepspeed::CutParts parts, const Json& rules,
                                       const std::string& where, deepspeed::Notes& notes);

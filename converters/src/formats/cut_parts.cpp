@@ -12,6 +12,7 @@
 #include "reading/completeness.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <optional>
@@ -127,6 +128,25 @@ std::unique_ptr<Source> open_meta_parts(Storage& storage, const Path& folder) {
   return join_by_names(std::move(parts), rules, folder.string(), notes);
 }
 
+/// Returns the iterations of Megatron-LM in a run that lacks the file which names the newest.
+std::vector<std::string> unnamed_iterations(Storage& storage, const Path& run) {
+  std::vector<std::string> names = dcp::iterations_in(storage, run);
+  std::erase_if(names,
+                [&](const std::string& name) { return !has_megatron_parts(storage, run / name); });
+  return names;
+}
+
+/// Nothing tells which of several iterations is meant.
+void refuse_run_without_latest(Storage& storage, const Path& run) {
+  const std::vector<std::string> names = unnamed_iterations(storage, run);
+  if (names.empty()) return;
+  raise(ErrorCode::InvalidArgument,
+        fmt::format("{} holds iterations of Megatron-LM and no latest_checkpointed_iteration.txt, "
+                    "which names the newest",
+                    run.string()),
+        fmt::format("name the folder of one iteration: {}", fmt::join(names, ", ")));
+}
+
 }  // namespace
 
 bool has_named_parts(Storage& storage, const Path& folder) {
@@ -136,6 +156,7 @@ bool has_named_parts(Storage& storage, const Path& folder) {
     const Path place = newest ? *newest : folder;
     if (storage.kind(place) != EntryKind::Directory) return false;
     if (has_megatron_parts(storage, place)) return true;
+    if (!newest && !unnamed_iterations(storage, folder).empty()) return true;
     return !find_meta_parts(storage, place).empty() && read_params(storage, place).is_object();
   } catch (const Error&) {
     return false;
@@ -154,6 +175,8 @@ std::optional<Path> find_place(Storage& storage, const Path& folder,
     place = folder / *tag;
   } else if (const auto newest = dcp::latest_iteration(storage, folder)) {
     place = *newest;
+  } else {
+    refuse_run_without_latest(storage, folder);
   }
   if (storage.kind(place) != EntryKind::Directory) return std::nullopt;
   return place;

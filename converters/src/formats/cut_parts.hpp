@@ -26,7 +26,8 @@ std::optional<deepspeed::CutParts> open_silent_parts(Storage& storage, const Pat
 /// make whole tensors. Rules in `options` count before what the names tell. Reads the model; the
 /// states of the optimizer are a loss.
 /// Throws: Corrupt when a part is missing or the parts contradict each other; InvalidArgument when
-/// the rules do not fit; Unsupported for what is not put together.
+/// the rules do not fit, or a run has several iterations and no file that names the newest, which
+/// the hint then lists; Unsupported for what is not put together.
 std::unique_ptr<Source> open_cut_parts(Storage& storage, const Path& folder,
                                        const OpenOptions& options);
 

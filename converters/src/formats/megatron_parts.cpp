@@ -5,6 +5,8 @@
 #include "containers/joined_source.hpp"
 #include "containers/torch_file.hpp"
 #include "formats/cut_files.hpp"
+#include "formats/gpt_tensors.hpp"
+#include "formats/megatron_run.hpp"
 #include "formats/named_cuts.hpp"
 #include "reading/completeness.hpp"
 
@@ -26,21 +28,6 @@ namespace {
 
 /// What Transformer Engine keeps of a module beside its weights: scales of 8-bit products.
 constexpr std::string_view kModuleState = "._extra_state";
-
-/// What the arguments of the run say.
-struct MegatronRun {
-  std::uint64_t tensor_ranks = 1, stages = 1, layers = 0, heads_of_keys = 0;
-  bool is_gated = false;  ///< swiglu: a rank has its half of the gate, then its half of the rest
-  bool is_tied = false;   ///< the last stage has a copy of the embedding
-  std::optional<std::uint64_t> vocabulary = {};  ///< without padding, where it was given
-  bool operator==(const MegatronRun&) const = default;
-};
-
-/// What the arguments in one file say of the process that saved it.
-struct MegatronProcess {
-  std::optional<std::uint64_t> rank = {}, world_size = {};
-  bool has_stages_inside = false;  ///< use_tp_pp_dp_mapping: data-parallel ranks are outermost
-};
 
 struct MegatronTensor {
   std::string_view name;  ///< in a layer, or the whole name
@@ -153,27 +140,9 @@ class MegatronParts {
   /// Returns nullopt for files without arguments.
   std::optional<std::pair<MegatronRun, MegatronProcess>> read_arguments(const Path& path) const {
     const torch::TorchFile file(torch::whole_file(storage_, path));
-    const auto args = file.root().is_dict() ? file.root().find("args") : std::nullopt;
-    if (!args || (!args->is(torch::NodeKind::Object) && !args->is_dict())) return std::nullopt;
-    const auto number = [&](std::string_view name) -> std::optional<std::uint64_t> {
-      const auto value = args->is_dict() ? args->find(name) : args->field(name);
-      if (!value || value->is_none()) return std::nullopt;
-      return value->unsigned_int();
-    };
-    const auto is_set = [&](std::string_view name) { return number(name).value_or(0) != 0; };
-    MegatronRun run;
-    run.tensor_ranks = number("tensor_model_parallel_size").value_or(1);
-    run.stages = number("pipeline_model_parallel_size").value_or(1);
-    run.layers = number("num_layers").value_or(0);
-    const auto groups = is_set("group_query_attention") ? number("num_query_groups") : std::nullopt;
-    run.heads_of_keys = groups ? *groups : number("num_attention_heads").value_or(0);
-    run.is_gated = is_set("swiglu");
-    run.is_tied = !is_set("untie_embeddings_and_output_weights");
-    run.vocabulary = number("vocab_size");
-    require_readable(run, file.root(), number);
-    return std::pair(run, MegatronProcess{.rank = number("rank"),
-                                          .world_size = number("world_size"),
-                                          .has_stages_inside = is_set("use_tp_pp_dp_mapping")});
+    auto found = read_megatron_run(file.root());
+    if (found) require_readable(found->first, file.root());
+    return found;
   }
 
   /// Tensor-parallel ranks are next to each other, and stages as far from each other as possible.
@@ -191,18 +160,15 @@ class MegatronParts {
                     path.string(), *saved.rank));
   }
 
-  template <class Number>
-  void require_readable(const MegatronRun& run, torch::Value root, const Number& number) const {
+  void require_readable(const MegatronRun& run, torch::Value root) const {
     const auto version = root.find("checkpoint_version");
     if (!version || version->real() != 3.0)
       unsupported(
           "their checkpoint_version is not 3, and other ones order the rows of attention in "
           "another way");
-    if (number("virtual_pipeline_model_parallel_size").value_or(1) > 1)
+    if (run.virtual_stages > 1)
       unsupported("they have virtual stages (virtual_pipeline_model_parallel_size)");
-    if (number("expert_model_parallel_size").value_or(1) > 1 ||
-        number("num_experts").value_or(0) > 1)
-      unsupported("they have experts (num_experts)");
+    if (run.has_experts) unsupported("they have experts (num_experts)");
     if (run.tensor_ranks == 0 || run.stages == 0 || run.layers == 0)
       unsupported("their arguments lack num_layers, or have no ranks");
     if (run.heads_of_keys % run.tensor_ranks != 0)
@@ -235,10 +201,13 @@ class MegatronParts {
     for (std::size_t rank = 0; rank < paths.size(); ++rank)
       require_one_save(parts.sources[rank]->catalog(), paths[rank]);
     parts.left_out = kModuleState;
+    const Catalog& first = parts.sources.front()->catalog();
+    const bool is_gated = run_.is_gated || has_gates(first);
     std::map<std::string, NamedCut> cuts;
-    for (const TensorInfo& tensor : parts.sources.front()->catalog().tensors) {
-      if (deepspeed::is_of_model(tensor)) cuts.emplace(tensor.fqn, cut_of(tensor.fqn));
+    for (const TensorInfo& tensor : first.tensors) {
+      if (deepspeed::is_of_model(tensor)) cuts.emplace(tensor.fqn, cut_of(tensor.fqn, is_gated));
     }
+    if (!unequal_part(parts)) require_described(first);
     return join_by_names(std::move(parts), cut_patterns(cuts, run_.vocabulary), folder_.string(),
                          notes);
   }
@@ -253,7 +222,13 @@ class MegatronParts {
                        saved.dump(), files_.begin()->second.string(), iteration_->dump()));
   }
 
-  NamedCut cut_of(const std::string& name) const {
+  void require_described(const Catalog& part) const {
+    if (const auto contradiction = find_contradiction(part, run_))
+      refuse(
+          fmt::format("the arguments of the run do not describe its tensors: {}", *contradiction));
+  }
+
+  NamedCut cut_of(const std::string& name, bool is_gated) const {
     if (name.ends_with(kModuleState)) return NamedCut::Whole;
     const auto layer = parse_layer_name(name);
     const bool is_in_layer = layer && std::ranges::count(kLayersOf, layer->before) > 0;
@@ -262,7 +237,7 @@ class MegatronParts {
     if (!cut)
       unsupported(
           fmt::format("{} is no tensor of a GPT, whose names tell how they are cut", quote(name)));
-    if (*cut == NamedCut::TwoHalves && !run_.is_gated) return NamedCut::Rows;
+    if (*cut == NamedCut::TwoHalves && !is_gated) return NamedCut::Rows;
     if (*cut == NamedCut::Vocabulary && !run_.vocabulary) return NamedCut::Rows;
     return *cut;
   }
@@ -288,6 +263,7 @@ class MegatronParts {
     if (layers != run_.layers)
       refuse(fmt::format("the stages have {} layers together, and num_layers is {}", layers,
                          run_.layers));
+    require_whole(out.catalog);
     for (std::vector<SharedBox>& boxes : boxes_) {
       JoinedTensor tensor{std::vector<std::size_t>(stages.size(), 0), nullptr};
       for (const SharedBox::Copy& copy : boxes.front().copies)
@@ -297,6 +273,17 @@ class MegatronParts {
       out.tensors.push_back(std::move(tensor));
     }
     return make_joined_source(std::move(out), std::move(stages), folder_.string());
+  }
+
+  void require_whole(const Catalog& catalog) const {
+    std::set<std::string> names;
+    for (const TensorInfo& tensor : catalog.tensors) names.insert(tensor.fqn);
+    const std::vector<std::string> missing = missing_gpt_tensors(names, layers_of_, run_);
+    if (!missing.empty())
+      raise(ErrorCode::Corrupt,
+            fmt::format("{}: {} tensors of the model are in no file, {} first", folder_.string(),
+                        missing.size(), quote(missing.front())),
+            "use another copy of the files");
   }
 
   void begin(Catalog& catalog) const {
@@ -317,6 +304,7 @@ class MegatronParts {
       if (!deepspeed::is_of_model(tensor) || tensor.fqn.ends_with(kModuleState)) continue;
       const auto layer = parse_layer_name(tensor.fqn);
       if (layer) layers[layer->layer].emplace(layer->local);
+      if (layer) layers_of_ = layer->before;
       TensorInfo whole = tensor;
       if (layer)
         whole.fqn = fmt::format("{}{}.{}", layer->before, before + layer->layer, layer->local);
@@ -387,6 +375,7 @@ class MegatronParts {
   MegatronRun run_;
   std::optional<Json> iteration_;                // that the first file has
   std::set<std::string> layer_names_;            // of the first layer
+  std::string layers_of_;                        // what precedes the number of a layer
   std::set<std::pair<Role, std::string>> told_;  // losses
   std::map<std::string, std::size_t> names_;     // numbers of the whole tensors
   std::vector<std::vector<SharedBox>> boxes_;    // of each whole tensor

@@ -71,14 +71,34 @@ class MetaRules {
       refuse(fmt::format("n_layers is {}, and the files have {}", *layers, quote(fqn)));
   }
 
+  /// Throws: Corrupt where the embedding, the output and vocab_size have different rows.
+  void require_one_vocabulary(const Catalog& first) const {
+    const auto embedding = rows_of(first, kEmbedding), output = rows_of(first, "output.weight");
+    if (embedding && output && *embedding != *output)
+      refuse(fmt::format("{} has {} rows in all, and output.weight {}", kEmbedding, *embedding,
+                         *output));
+    const Json told = params_.value("vocab_size", Json());
+    if (!told.is_number_unsigned()) return;  // Llama 2 has -1, for that of the tokenizer
+    if (embedding && *embedding != told.get<std::uint64_t>())
+      refuse(fmt::format("vocab_size is {}, and {} has {} rows in all", told.dump(), kEmbedding,
+                         *embedding));
+  }
+
  private:
+  /// Returns the rows of the whole matrix; nullopt where there is none.
+  std::optional<std::uint64_t> rows_of(const Catalog& first, std::string_view name) const {
+    const auto found = std::ranges::find(first.tensors, name, &TensorInfo::fqn);
+    if (found == first.tensors.end() || found->shape.size() != 2) return std::nullopt;
+    return found->shape[0] * (cut_of(*found) == NamedCut::Rows ? parts_ : 1);
+  }
+
   /// Llama 3 cuts the vocabulary, the others cut what each token has.
   NamedCut cut_of_embedding(const TensorInfo& tensor) const {
     const std::uint64_t dim = number("dim");
     if (tensor.shape[1] == dim) return NamedCut::Rows;
     if (tensor.shape[1] <= dim && tensor.shape[1] * parts_ == dim) return NamedCut::Columns;
-    refuse(fmt::format("dim is {}, and {} has {} columns in each of {} files", dim, kEmbedding,
-                       tensor.shape[1], parts_));
+    refuse(fmt::format("dim is {}, and {} has {} columns in each of {} files{}", dim, kEmbedding,
+                       tensor.shape[1], parts_, missing_files(tensor.shape[1], dim)));
   }
 
   /// Where there are more files than heads of keys, several have the same heads.
@@ -88,9 +108,10 @@ class MetaRules {
     const std::uint64_t heads = number("n_heads"),
                         rows = tensor.shape.empty() ? 0 : tensor.shape[0];
     const std::uint64_t size = find_number("head_dim").value_or(number("dim") / heads);
-    const std::uint64_t wanted =
-        size * (is_key ? find_number("n_kv_heads").value_or(heads) : heads);
-    if (rows <= wanted && rows * parts_ == wanted) return;
+    const std::uint64_t own_heads = is_key ? find_number("n_kv_heads").value_or(heads) : heads;
+    const std::uint64_t wanted = size * own_heads;
+    if (rows <= wanted && rows * parts_ == wanted)
+      return require_whole_heads(tensor.fqn, is_key ? "n_kv_heads" : "n_heads", own_heads);
     if (is_key && rows <= wanted && rows * parts_ > wanted) {
       raise(
           ErrorCode::Unsupported,
@@ -99,8 +120,23 @@ class MetaRules {
                       where_, tensor.fqn, rows, parts_, wanted),
           "convert it with transformers' convert_llama_weights_to_hf.py");
     }
-    refuse(fmt::format("{} has {} rows in each of {} files, and not {} together", tensor.fqn, rows,
-                       parts_, wanted));
+    refuse(fmt::format("{} has {} rows in each of {} files, and not {} together{}", tensor.fqn,
+                       rows, parts_, wanted, missing_files(rows, wanted)));
+  }
+
+  void require_whole_heads(const std::string& fqn, const char* key, std::uint64_t heads) const {
+    if (heads % parts_ == 0) return;
+    refuse(fmt::format("{} is {}, and {} is cut for {} files, of which none would have whole heads",
+                       key, heads, fqn, parts_));
+  }
+
+  /// Returns the end of a sentence where more files of the same size would make the size in the
+  /// model.
+  std::string missing_files(std::uint64_t size, std::uint64_t wanted) const {
+    if (size == 0 || wanted / size <= parts_ || wanted % size != 0) return {};
+    return fmt::format(
+        ": if the model was cut for {} files, consolidated.{:02}.pth is the first that is missing",
+        wanted / size, parts_);
   }
 
   std::uint64_t number(std::string_view key) const {
@@ -122,7 +158,8 @@ class MetaRules {
   }
   [[noreturn]] void refuse(const std::string& why) const {
     raise(ErrorCode::Corrupt,
-          fmt::format("{}: params.json does not describe these files: {}", where_, why));
+          fmt::format("{}: params.json does not describe these files: {}", where_, why),
+          "bring the missing files back, or the params.json of this model");
   }
 
   const Json& params_;
@@ -140,6 +177,7 @@ Json meta_rules(const Catalog& first, const Json& params, std::size_t parts,
     rules.require_layer(tensor.fqn);
     cuts.emplace(tensor.fqn, rules.cut_of(tensor));
   }
+  rules.require_one_vocabulary(first);
   return cut_patterns(cuts);
 }
 

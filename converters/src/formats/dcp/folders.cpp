@@ -107,7 +107,8 @@ void name_other_files(Storage& storage, const Path& folder, const Metadata& meta
   }
 }
 
-void read_folder(Storage& storage, const Path& folder, StateDictBuilder& builder) {
+/// Returns whether it is an iteration of Megatron-Core.
+bool read_folder(Storage& storage, const Path& folder, StateDictBuilder& builder) {
   if (storage.kind(folder / kMetadataFile) == EntryKind::Missing)
     refuse_unfinished(storage, folder);
   const Metadata metadata = read_metadata(storage, folder / kMetadataFile);
@@ -115,16 +116,16 @@ void read_folder(Storage& storage, const Path& folder, StateDictBuilder& builder
   Json producer = {{"library", "torch.distributed.checkpoint"}};
   if (!metadata.version.empty()) producer["version"] = metadata.version;
   builder.out.producer = std::move(producer);
-  const bool is_megatron = is_megatron_iteration(storage, folder);
+  const bool is_megatron = is_megatron_iteration(storage, folder) || has_megatron_keys(builder.out);
   if (is_megatron) add_megatron(storage, folder, builder);
   name_other_files(storage, folder, metadata, is_megatron, builder.out.losses);
+  return is_megatron;
 }
 
 /// Reads one folder whose keys a sink can write again.
 void read_one_folder(Storage& storage, const Path& folder, StateDictBuilder& builder) {
-  read_folder(storage, folder, builder);
   // The keys of these are no longer those of the files.
-  const bool is_changed = is_megatron_iteration(storage, folder) || builder.like != nullptr ||
+  const bool is_changed = read_folder(storage, folder, builder) || builder.like != nullptr ||
                           std::ranges::any_of(builder.out.tensors, is_flat_parameter);
   if (is_changed) return;
   builder.out.layout = describe_folder;

@@ -16,6 +16,7 @@ namespace unishard::converters::dcp {
 namespace {
 
 constexpr std::string_view kLatest = "latest_checkpointed_iteration.txt", kCommon = "common.pt";
+constexpr std::string_view kMetadata = "metadata.json", kIteration = "iter_";
 constexpr std::string_view kStates = "optimizer.state.", kMaster = "fp32_param";
 constexpr std::uint64_t kTextBytes = 4096;
 
@@ -110,10 +111,56 @@ void add_common(const torch::TorchFile& file, StateDictBuilder& builder) {
   }
 }
 
+/// Without the optimizer's part of common.pt, nothing tells the settings of its groups.
+void require_settings(StateDict& state) {
+  constexpr std::string_view kOptimizer = "optimizer.";
+  const auto is_optimizers = [&](const auto& entry) { return entry.key.starts_with(kOptimizer); };
+  if (std::ranges::none_of(state.tensors, is_optimizers) ||
+      std::ranges::any_of(state.objects, is_optimizers))
+    return;
+  state.losses.push_back({Role::Setting, fmt::format("optimizer of {}", kCommon),
+                          "it is missing, and with it the settings of the parameter groups"});
+}
+
+/// Returns the iteration of which a folder is by its name.
+std::optional<double> iteration_of(const Path& folder) {
+  const std::string name = folder.filename().string();
+  if (!name.starts_with(kIteration) || !is_number(name.substr(kIteration.size())))
+    return std::nullopt;
+  return static_cast<double>(std::stoull(name.substr(kIteration.size())));
+}
+
+/// An optimizer skips steps where gradients overflow, and never makes more than one of an
+/// iteration.
+void remark_on_iteration(const torch::Value& common, const Path& folder, StateDict& state) {
+  const auto expected = iteration_of(folder);
+  const auto saved = common.is_dict() ? common.find("iteration") : std::nullopt;
+  if (!expected) return;
+  const std::string name = folder.filename().string();
+  if (saved && saved->is(torch::NodeKind::Int) && saved->real() != *expected)
+    state.remarks.push_back(
+        fmt::format("{} says iteration {}, and the folder is {}: it may be another save's", kCommon,
+                    saved->integer(), name));
+  if (state.step && *state.step > *expected)
+    state.remarks.push_back(
+        fmt::format("the optimizer counts {} steps, and the folder is {}: its settings may be "
+                    "another save's",
+                    *state.step, name));
+}
+
 }  // namespace
 
+bool has_megatron_keys(const StateDict& state) {
+  constexpr std::string_view kMoment = "optimizer.state.exp_avg.";
+  std::unordered_set<std::string> keys;
+  for (const TensorEntry& tensor : state.tensors) keys.insert(tensor.key);
+  return std::ranges::any_of(state.tensors, [&](const TensorEntry& tensor) {
+    return tensor.key.starts_with(kMoment) && keys.contains(tensor.key.substr(kMoment.size()));
+  });
+}
+
 bool is_megatron_iteration(Storage& storage, const Path& folder) {
-  const Path path = folder / "metadata.json";
+  const Path path = folder / kMetadata;
   if (storage.kind(path) != EntryKind::File) return false;
   try {
     const Json metadata = parse_json(read_text(storage, path, kTextBytes), path.string());
@@ -137,6 +184,15 @@ std::optional<Path> latest_iteration(Storage& storage, const Path& run) {
   return run / fmt::format("iter_{:0>7}", text);
 }
 
+std::vector<std::string> iterations_in(Storage& storage, const Path& run) {
+  std::vector<std::string> names;
+  for (const Entry& entry : storage.list(run)) {
+    if (entry.kind == EntryKind::Directory && iteration_of(entry.name)) names.push_back(entry.name);
+  }
+  std::ranges::sort(names, {}, [](const std::string& name) { return iteration_of(name); });
+  return names;
+}
+
 void add_megatron(Storage& storage, const Path& folder, StateDictBuilder& builder) {
   builder.out.has_masters = true;
   name_states_last(builder.out);
@@ -144,12 +200,18 @@ void add_megatron(Storage& storage, const Path& folder, StateDictBuilder& builde
   builder.out.step = step_of_distributed(builder.out);
   note_buckets(builder.out);
   if (storage.kind(folder / kCommon) == EntryKind::File) {
-    add_common(torch::TorchFile(torch::whole_file(storage, folder / kCommon)), builder);
+    const torch::TorchFile common(torch::whole_file(storage, folder / kCommon));
+    add_common(common, builder);
+    require_settings(builder.out);
+    remark_on_iteration(common.root(), folder, builder.out);
   } else {
     builder.out.losses.push_back({Role::Setting, std::string(kCommon),
                                   "it is missing, and with it the iteration, the settings of the "
                                   "parameter groups and the arguments"});
   }
+  if (storage.kind(folder / kMetadata) == EntryKind::Missing)
+    builder.out.remarks.push_back(fmt::format(
+        "{} is missing: the keys of the moments tell that Megatron-Core saved", kMetadata));
   builder.out.producer = {{"library", "megatron-core"}};
 }
 

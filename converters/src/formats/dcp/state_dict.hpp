@@ -98,7 +98,7 @@ struct StateDict {
   /// The optimizer's steps, where no state of a parameter counts them.
   std::optional<double> step = {};
   Json producer;
-  std::vector<std::string> notes;
+  std::vector<std::string> notes, remarks = {};
   /// The key of an object, and "path: class" of an object in it of which only the parts are kept.
   std::vector<std::pair<std::string, std::string>> opaque = {};
   std::optional<std::string> part_of = {};  ///< as Source::part_of()

@@ -302,6 +302,7 @@ class Arranger {
         place(second->key, place_of(*second), {{"$tensor", second->of}});
     }
     out_.remarks = std::move(attribution_.remarks);
+    out_.remarks.insert(out_.remarks.end(), state_.remarks.begin(), state_.remarks.end());
     for (std::string& line : attribution_.remarks_on_states) out_.remark_on_states(std::move(line));
     if (!settings_in_tensors_.empty()) out_.remark_on_states(remark_on_settings());
     for (const auto& [prefix, reason] : set_aside_)

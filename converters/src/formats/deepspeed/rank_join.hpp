@@ -15,7 +15,7 @@
 
 namespace unishard::converters::deepspeed {
 
-/// The parts of a model in the order of the tensor-parallel ranks, at least two.
+/// The parts of a model in the order of the tensor-parallel ranks.
 struct CutParts {
   std::vector<std::unique_ptr<Source>> sources = {};
   std::vector<std::string> names = {};  ///< their files, for messages

@@ -1,0 +1,208 @@
+// What is refused, and what is told, of runs of Megatron-LM whose files contradict each other, or
+// lack something: those of small GPTs, which are written here.
+#include "unishard/converters/source.hpp"
+#include "unishard/format/error.hpp"
+
+#include "expect.hpp"
+#include "read_source.hpp"
+#include "source_notes.hpp"
+#include "temp_dir.hpp"
+#include "torch_files.hpp"
+
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <filesystem>
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+namespace unishard::converters {
+namespace {
+
+namespace fs = std::filesystem;
+using test::error_of;
+using test::Fails;
+using testing::Contains;
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+
+/// A GPT of hidden size 4, with two heads, six columns of linear_fc2 and eight rows of vocabulary.
+struct Gpt {
+  std::uint64_t tensor_ranks = 1, stages = 1, layers = 2;
+  bool is_gated = false, is_tied = true, has_optimizer = false;
+  Json args = Json::object();  ///< count before those that describe the tensors
+  std::function<bool(const std::string& name)> is_lost = {};
+};
+
+constexpr std::uint64_t kHidden = 4, kColumns = 6, kVocabulary = 8;
+
+/// Shapes of what a rank of a stage has, by name.
+std::map<std::string, Shape> shapes_of(const Gpt& gpt, std::uint64_t stage) {
+  const std::uint64_t ranks = gpt.tensor_ranks, gates = gpt.is_gated ? 2 : 1;
+  const bool is_last = stage + 1 == gpt.stages;
+  std::map<std::string, Shape> shapes;
+  if (stage == 0) {
+    shapes["embedding.word_embeddings.weight"] = {kVocabulary / ranks, kHidden};
+    shapes["embedding.position_embeddings.weight"] = {5, kHidden};
+  }
+  for (std::uint64_t layer = 0; layer < gpt.layers / gpt.stages; ++layer) {
+    const std::string before = fmt::format("decoder.layers.{}.", layer);
+    shapes[before + "input_layernorm.weight"] = {kHidden};
+    shapes[before + "self_attention.linear_qkv.weight"] = {3 * kHidden / ranks, kHidden};
+    shapes[before + "self_attention.linear_proj.weight"] = {kHidden, kHidden / ranks};
+    shapes[before + "pre_mlp_layernorm.weight"] = {kHidden};
+    shapes[before + "mlp.linear_fc1.weight"] = {gates * kColumns / ranks, kHidden};
+    shapes[before + "mlp.linear_fc2.weight"] = {kHidden, kColumns / ranks};
+  }
+  if (is_last) shapes["decoder.final_layernorm.weight"] = {kHidden};
+  if (is_last && (!gpt.is_tied || gpt.stages > 1))
+    shapes["output_layer.weight"] = {kVocabulary / ranks, kHidden};
+  return shapes;
+}
+
+Json args_of(const Gpt& gpt) {
+  Json args = {{"tensor_model_parallel_size", gpt.tensor_ranks},
+               {"pipeline_model_parallel_size", gpt.stages},
+               {"num_layers", gpt.layers},
+               {"hidden_size", kHidden},
+               {"num_attention_heads", 2},
+               {"position_embedding_type", "learned_absolute"},
+               {"swiglu", gpt.is_gated},
+               {"untie_embeddings_and_output_weights", !gpt.is_tied}};
+  args.update(gpt.args);
+  return args;
+}
+
+/// Adam's numbered states of the first parameter.
+Json optimizer_of(const Shape& shape, std::map<std::string, Made>& tensors) {
+  tensors["exp_avg"] = {DType::Float32, shape, std::vector<float>(element_count(shape))};
+  const Json state = {{"step", 100}, {"exp_avg", tensor("exp_avg")}};
+  return {{"optimizer",
+           {{"state", with_number_keys(state)},
+            {"param_groups", Json::array({{{"lr", 0.1}, {"params", {0}}}})}}}};
+}
+
+/// Elements of linear_fc1 are the number of the tensor-parallel rank.
+void save_rank(const Path& folder, const Gpt& gpt, std::uint64_t stage, std::uint64_t rank) {
+  Json model = Json::object();
+  std::map<std::string, Made> tensors;
+  for (const auto& [name, shape] : shapes_of(gpt, stage)) {
+    if (gpt.is_lost && gpt.is_lost(name)) continue;
+    model[name] = tensor(name);
+    const float value = name.ends_with("linear_fc1.weight") ? static_cast<float>(rank) : 0.0F;
+    tensors[name] = {DType::Float32, shape, std::vector<float>(element_count(shape), value)};
+  }
+  Json root = {{"args", args_of(gpt)}, {"checkpoint_version", 3.0}, {"iteration", 3}};
+  if (gpt.has_optimizer) root["optimizer"] = optimizer_of(tensors.begin()->second.shape, tensors);
+  root["model"] = std::move(model);
+  fs::create_directories(folder);
+  save_torch(folder / "model_optim_rng.pt", root, tensors, "model_optim_rng");
+}
+
+class MegatronRuns : public testing::Test {
+ protected:
+  /// Saves the run in the place of an earlier one.
+  std::unique_ptr<Source> open(const Gpt& gpt) const {
+    const Path run = temp_.path() / "iter_0000003";
+    fs::remove_all(run);
+    for (std::uint64_t stage = 0; stage < gpt.stages; ++stage) {
+      for (std::uint64_t rank = 0; rank < gpt.tensor_ranks; ++rank)
+        save_rank(run / fmt::format("mp_rank_{:02}_{:03}", rank, stage), gpt, stage, rank);
+    }
+    return open_source(posix_storage(), run);
+  }
+  const test::TempDir temp_;
+};
+
+TEST_F(MegatronRuns, TheOptimizerOfOneTensorParallelRankIsALoss) {
+  for (const std::uint64_t stages : {1u, 2u}) {
+    EXPECT_THAT(open({.stages = stages})->losses(), IsEmpty());
+    const auto source = open({.stages = stages, .has_optimizer = true});
+    const Losses losses = source->losses();
+    ASSERT_EQ(losses.size(), 1u);
+    EXPECT_EQ(losses.front().role, Role::Optimizer);
+    EXPECT_THAT(losses.front().why, HasSubstr("not put together"));
+    EXPECT_THAT(notes_of(*source), Not(Contains(HasSubstr("--assume-model-order"))));
+  }
+}
+
+TEST_F(MegatronRuns, RowsOfPaddingOfOneTensorParallelRankAreDropped) {
+  const auto source = open({.args = {{"vocab_size", 7}}});
+  const auto found = source->catalog().find("embedding.word_embeddings.weight", state::kWeights);
+  ASSERT_TRUE(found);
+  EXPECT_EQ(source->catalog().tensors[*found].shape, (Shape{7, kHidden}));
+  EXPECT_THAT(source->remarks(), ElementsAre(HasSubstr("1 row of padding")));
+}
+
+TEST_F(MegatronRuns, ATensorThatNoFileHasIsDamage) {
+  const Json learned = {{"position_embedding_type", "learned_absolute"}};
+  for (const std::string lost :
+       {"embedding.word_embeddings.weight", "decoder.final_layernorm.weight", "output_layer.weight",
+        "mlp.linear_fc1.weight", "self_attention.linear_proj.weight", "input_layernorm.weight",
+        "embedding.position_embeddings.weight"}) {
+    const Gpt gpt{.stages = 2, .is_tied = false, .args = learned, .is_lost = {}};
+    EXPECT_NO_THROW(open(gpt));
+    Gpt damaged = gpt;
+    damaged.is_lost = [&](const std::string& name) { return name.ends_with(lost); };
+    EXPECT_THAT(error_of([&] { open(damaged); }),
+                Fails(ErrorCode::Corrupt, {"are in no file", lost}));
+  }
+  const auto is_bias_needed = [&](const char* argument, const Json& value, const char* name) {
+    EXPECT_THAT(error_of([&] {
+                  open({.args = {{argument, value}}});
+                }),
+                Fails(ErrorCode::Corrupt, {"are in no file", name}));
+  };
+  is_bias_needed("add_bias_linear", true, "linear_qkv.bias");
+  is_bias_needed("normalization", "LayerNorm", "input_layernorm.bias");
+}
+
+TEST_F(MegatronRuns, ATiedEmbeddingIsNotItsCopyOnTheLastStage) {
+  const auto is_embedding = [](const std::string& name) {
+    return name == "embedding.word_embeddings.weight";
+  };
+  EXPECT_THAT(error_of([&] { open({.stages = 2, .is_lost = is_embedding}); }),
+              Fails(ErrorCode::Corrupt, {"are in no file", "word_embeddings"}));
+}
+
+/// Returns the ranks that have the rows of a first matrix.
+std::vector<float> ranks_of_rows(const Source& source) {
+  const auto found =
+      source.catalog().find("decoder.layers.0.mlp.linear_fc1.weight", state::kWeights);
+  const std::vector<std::byte> bytes = read_all(source, found.value());
+  std::vector<float> elements(bytes.size() / sizeof(float));
+  std::memcpy(elements.data(), bytes.data(), bytes.size());
+  std::vector<float> ranks;
+  for (std::size_t i = 0; i < elements.size(); i += kHidden) ranks.push_back(elements[i]);
+  return ranks;
+}
+
+TEST_F(MegatronRuns, ShapesTellOfGates) {
+  for (const Json& swiglu : {Json(true), Json(false), Json()}) {
+    const auto source = open({.tensor_ranks = 2, .is_gated = true, .args = {{"swiglu", swiglu}}});
+    EXPECT_THAT(ranks_of_rows(*source), ElementsAre(0, 0, 0, 1, 1, 1, 0, 0, 0, 1, 1, 1)) << swiglu;
+  }
+  EXPECT_THAT(ranks_of_rows(*open({.tensor_ranks = 2})), ElementsAre(0, 0, 0, 1, 1, 1));
+  const Gpt wrong{.tensor_ranks = 2, .args = {{"swiglu", true}}};
+  EXPECT_THAT(error_of([&] { open(wrong); }), Fails(ErrorCode::Corrupt, {"linear_fc1", "swiglu"}));
+}
+
+TEST_F(MegatronRuns, SizesThatContradictTheTensorsAreDamage) {
+  for (const char* name :
+       {"hidden_size", "ffn_hidden_size", "padded_vocab_size", "kv_channels", "vocab_size"}) {
+    const Gpt wrong{.tensor_ranks = 2, .args = {{name, 3}}};
+    EXPECT_THAT(error_of([&] { open(wrong); }),
+                Fails(ErrorCode::Corrupt, {"do not describe", name}));
+  }
+  // All rows of a rank may be padding where one rank has room for the vocabulary.
+  const Json small = {{"vocab_size", 3}, {"make_vocab_size_divisible_by", kVocabulary / 2}};
+  EXPECT_NO_THROW(open({.tensor_ranks = 2, .args = small}));
+}
+
+}  // namespace
+}  // namespace unishard::converters
