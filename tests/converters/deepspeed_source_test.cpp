@@ -1153,6 +1153,33 @@ TEST(DeepSpeedUniversal, OfParallelRunsIsRead) {
   }
 }
 
+/// The model files beside zero/ tell the shapes of the ranks' parts, and may hold the parts.
+TEST(DeepSpeedUniversal, WholeParametersAreComparedWithThePartsOfTheRanks) {
+  SKIP_WITHOUT_FIXTURES();
+  for (const std::string run :
+       {"universal_autotp2_stage1_fp32_phi3", "universal_mg_tp2_stage1_fp32"})
+    EXPECT_TRUE(open_case(run)->notes().empty()) << run;
+  const CopiedRun tensors("universal_mg_tp2_stage1_fp32");
+  const std::string one = "zero/layers.0.dense.weight/fp32.pt";
+  tensors.swap(one, "zero/layers.1.dense.weight/fp32.pt");
+  EXPECT_THAT(tensors.open()->notes(),
+              testing::Contains(testing::AllOf(testing::HasSubstr("2 parameters"),
+                                               testing::HasSubstr("fp32.pt rounds to"))));
+  const CopiedRun stages("universal_mg_pp2tp2_stage1_bf16_tied");
+  const std::map<std::string, Made> row = {
+      {"w", {DType::Float32, {1, 16}, std::vector<float>(16, 1)}}};
+  for (const auto& [run, folder] : {std::pair(&tensors, "zero/layers.0.dense_h_to_4h.weight"),
+                                    std::pair(&stages, "zero/1.dense_h_to_4h.weight")}) {
+    for (const std::string state : {"fp32", "exp_avg", "exp_avg_sq"}) {
+      const Path file = run->file(folder) / (state + ".pt");
+      fs::remove(file);
+      save_torch(file, {{"param", tensor("w")}}, row, state);
+    }
+    EXPECT_THAT(error_of([&] { run->open(); }),
+                Fails(ErrorCode::Corrupt, {"dense_h_to_4h.weight/fp32.pt", "(1, 16)", "(40, 16)"}));
+  }
+}
+
 /// ds_to_universal writes the module's buffers, cast to float32, below zero/ too.
 TEST(DeepSpeedUniversal, CopiesOfTheModulesEntriesAreCompared) {
   SKIP_WITHOUT_FIXTURES();
@@ -1339,8 +1366,8 @@ TEST(DeepSpeedUniversal, AMasterOfAnotherShapeThanTheMomentsIsRefused) {
     const CopiedRun run("universal_mg_tp2_stage1_fp32");
     write_state(run.file("zero/final_layernorm.bias/fp32.pt"), DType::Float32, shape);
     EXPECT_THAT(error_of([&] { run.open(); }),
-                Fails(ErrorCode::Corrupt,
-                      {"zero/final_layernorm.bias/fp32.pt", "no other state", "shape"}));
+                Fails(ErrorCode::Corrupt, {"zero/final_layernorm.bias/fp32.pt",
+                                           "the model files of the ranks", "shape"}));
   }
   const CopiedRun run("universal_mg_tp2_stage1_fp32");
   write_state(run.file("zero/final_layernorm.bias/exp_avg.pt"), DType::Float32, {1, 16});
