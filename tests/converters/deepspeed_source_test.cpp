@@ -1120,6 +1120,30 @@ TEST(DeepSpeedFlatGroups, CutsStage3RangesWithoutOverflow) {
   EXPECT_TRUE(stage3_range(1, 1u << 20, 1u << 20).empty());
 }
 
+TEST(DeepSpeedStage0, ParametersWithoutAStateAreARemark) {
+  const test::TempDir folder;
+  const auto open = [&](const Json& betas) {
+    const Json state = {{"exp_avg", tensor("w")}, {"exp_avg_sq", tensor("w")}};
+    Json group = {{"params", {0, 1}}, {"lr", 0.1}};
+    if (!betas.is_null()) group["betas"] = betas;
+    const Path file = folder.path() / "mp_rank_00_model_states.pt";
+    fs::remove(file);
+    save_torch(file,
+               {{"module", {{"a", tensor("w")}, {"b", tensor("b")}}},
+                {"optimizer",
+                 {{"state", with_number_keys(state)}, {"param_groups", Json::array({group})}}},
+                {"buffer_names", Json::array()},
+                {"global_steps", 1},
+                {"skipped_steps", 0},
+                {"dp_world_size", 1}},
+               {{"w", {DType::Float32, {2}, {1, 2}}}, {"b", {DType::Float32, {3}, {1, 2, 3}}}});
+    return open_source(posix_storage(), folder.path());
+  };
+  const auto told = testing::Contains(testing::HasSubstr("lists 1 parameters without a state: b"));
+  EXPECT_THAT(open({0.9, 0.95})->remarks(), told);
+  EXPECT_THAT(open(nullptr)->remarks(), testing::Not(told)) << "of another optimizer";
+}
+
 /// The folders hold whole tensors; the model files beside them are those of several model-parallel
 /// ranks. expected.safetensors of the run they were made from names tensors "fqn|state".
 TEST(DeepSpeedUniversal, OfParallelRunsIsRead) {
