@@ -423,6 +423,46 @@ TEST(DeepSpeedPipeline, ARunWithoutOptimizerIsItsLayers) {
   EXPECT_TRUE(source->losses().empty());
 }
 
+/// SGD without momentum has no states, and nothing else tells the names of the layers.
+TEST(DeepSpeedPipeline, AMissingLayerOfAnOptimizerWithoutStatesIsTold) {
+  const test::TempDir folder;
+  const auto file = [&](const char* kind, int number, const char* end) {
+    return folder.path() / fmt::format("{}_{:02}{}", kind, number, end);
+  };
+  for (int stage = 0; stage < 2; ++stage) {
+    const Json group = {{"params", {0, 1, 2, 3}}, {"lr", 0.1}, {"momentum", 0}};
+    const Json optimizer = {{"state", Json::object()}, {"param_groups", Json::array({group})}};
+    save_torch(file("mp_rank", stage, "_model_states.pt"),
+               {{"module", nullptr},
+                {"optimizer", optimizer},
+                {"buffer_names", Json::array()},
+                {"global_steps", 1},
+                {"skipped_steps", 0},
+                {"dp_world_size", 1},
+                {"mp_world_size", 2},
+                {"checkpoint_parallel_dimensions", {{"pp_degree", 2}, {"tp_degree", 1}}}},
+               {});
+  }
+  for (int layer = 0; layer < 4; ++layer) {
+    const auto value = static_cast<float>(layer);
+    save_torch(file("layer", layer, "-model_states.pt"), {{"w", tensor("w")}, {"b", tensor("b")}},
+               {{"w", {DType::Float32, {2}, {value, 5}}}, {"b", {DType::Float32, {1}, {value}}}});
+  }
+  const auto open = [&] { return open_source(posix_storage(), folder.path()); };
+  EXPECT_TRUE(open()->losses().empty());
+  fs::rename(file("layer", 3, "-model_states.pt"), folder.path() / "last");
+  EXPECT_THAT(open()->notes(),
+              testing::Contains(testing::HasSubstr("list 2 parameters more than the layers'")));
+  fs::rename(folder.path() / "last", file("layer", 3, "-model_states.pt"));
+  fs::remove(file("layer", 2, "-model_states.pt"));
+  const Losses losses = open()->losses();
+  ASSERT_EQ(losses.size(), 2u);
+  EXPECT_EQ(losses[0].role, Role::Weight);
+  EXPECT_EQ(losses[0].name, "2 trained parameters");
+  EXPECT_THAT(losses[0].why, testing::HasSubstr("the file of layer 2 is missing"));
+  EXPECT_THAT(losses[1].why, testing::Not(testing::HasSubstr("tied")));
+}
+
 TEST(DeepSpeedPipeline, ForgedDegreesAndNamesAreRefused) {
   const std::int64_t huge = std::int64_t{1} << 62;
   struct Case {

@@ -26,6 +26,9 @@ namespace {
 constexpr const char* kUnnamed =
     "stage 0 of a pipeline stores states without names, and tied modules or frozen layers leave a "
     "choice of which layers are whose";
+constexpr const char* kUnnamedWithoutLayers =
+    "stage 0 of a pipeline stores states without names, and the optimizers list more parameters "
+    "than the layers' files have";
 
 /// Numbers the ranks of one tensor-parallel rank: a stage has `data_ranks` of them.
 struct StageRanks {
@@ -170,7 +173,8 @@ class PipelineReader {
     if (stage_of) {
       if (auto content = try_stages(tensor_rank, facts, placed)) return *std::move(content);
     }
-    return read_stages(tensor_rank, facts, placed, kUnnamed);
+    return read_stages(tensor_rank, facts, placed,
+                       lacks_listed_ ? kUnnamedWithoutLayers : kUnnamed);
   }
 
   /// Compares the parameters of the layers with those that the optimizer has states of, which
@@ -196,6 +200,8 @@ class PipelineReader {
       lose_absent_weights(fmt::format("{} trained parameters", balance.absent));
     } else if (flat_elements > held_elements) {
       lose_absent_weights(fmt::format("{} trained elements", flat_elements - held_elements));
+    } else if (with_states == 0 && flat_elements == 0 && trained > held) {
+      tell_listed_weights(layers, shapes, trained - held);
     }
     if (flat_elements > 0) {
       if (held_elements > flat_elements)
@@ -206,8 +212,48 @@ class PipelineReader {
     }
   }
 
+  /// The optimizers list `absent` parameters more than the layers have, and have no states that
+  /// would tell which of them are those of a tied module, which several stages list.
+  void tell_listed_weights(const std::vector<ModuleFile>& layers,
+                           const std::vector<std::vector<Shape>>& shapes, std::uint64_t absent) {
+    lacks_listed_ = true;
+    if (const auto layer = layer_missing_in_kind(layers, shapes, absent)) {
+      return notes_.lose({Role::Weight, fmt::format("{} trained parameters", absent),
+                          fmt::format("the optimizers list them, and no layer's file has them: the "
+                                      "file of layer {} is missing, between layers of one kind",
+                                      *layer)});
+    }
+    notes_.add(
+        fmt::format("the optimizers list {} parameters more than the layers' files have: a file is "
+                    "missing, or several stages list a tied module",
+                    absent));
+  }
+
+  /// Returns the first layer without a file between two layers with the same tensors, where
+  /// `absent` parameters are as many as the layers between them would have.
+  static std::optional<std::uint32_t> layer_missing_in_kind(
+      const std::vector<ModuleFile>& layers, const std::vector<std::vector<Shape>>& shapes,
+      std::uint64_t absent) {
+    for (std::size_t i = 1; i < layers.size(); ++i) {
+      const std::uint32_t last = layers[i - 1].numbers.layer, next = layers[i].numbers.layer;
+      const std::uint64_t between = next - last - 1;
+      if (between > 0 && !shapes[i].empty() && absent / between >= shapes[i].size() &&
+          has_same_tensors(layers[i - 1], layers[i]))
+        return last + 1;
+    }
+    return std::nullopt;
+  }
+
+  static bool has_same_tensors(const ModuleFile& one, const ModuleFile& other) {
+    return std::ranges::equal(one.entries, other.entries,
+                              [](const NamedView& a, const NamedView& b) {
+                                return a.name == b.name && a.view.shape == b.view.shape;
+                              });
+  }
+
   /// A file is missing, or no layer has one of a tied module.
   void lose_absent_weights(std::string what) {
+    lacks_listed_ = true;
     notes_.lose({Role::Weight, std::move(what),
                  "the optimizer has their states, and no layer's file has them: a file is missing, "
                  "or all layers of a tied module have a forward_fn"});
@@ -407,6 +453,7 @@ class PipelineReader {
   const std::string where_;
   ParallelDegrees degrees_;
   std::uint64_t stages_ = 1, tensors_ = 1;
+  bool lacks_listed_ = false;  ///< the layers lack parameters that the optimizers list
   Notes notes_;
 };
 
