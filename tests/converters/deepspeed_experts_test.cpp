@@ -111,6 +111,25 @@ TEST(DeepSpeedExperts, AMissingDoubledOrStrayFileIsNamed) {
   }
 }
 
+/// The archives tell the ranks unless a program has saved the files again.
+TEST(DeepSpeedExperts, StatesOfAnotherExpertRankAreRefused) {
+  SKIP_WITHOUT_FIXTURES();
+  const std::string zero = "expp_rank_0_mp_rank_00_optim_states.pt",
+                    one = "expp_rank_1_mp_rank_00_optim_states.pt";
+  const CopiedRun swapped("moe_ep2_stage0_fp32");
+  swapped.swap(zero, one);
+  swapped.rename_archive(zero, one);
+  swapped.rename_archive(one, zero);
+  EXPECT_THAT(
+      error_of([&] { swapped.open(); }),
+      Fails(ErrorCode::Corrupt, {zero, "mp_rank_00_model_states.pt", "the states of moes"}));
+  const CopiedRun copied("moe_ep2_stage0_fp32");
+  fs::copy_file(copied.file(zero), copied.file(one), fs::copy_options::overwrite_existing);
+  copied.rename_archive(one, zero);
+  EXPECT_THAT(error_of([&] { copied.open(); }),
+              Fails(ErrorCode::Corrupt, {zero, one, "is a copy of the other"}));
+}
+
 Made filled(const Shape& shape) {
   return {DType::Float32, shape, std::vector<float>(element_count(shape), 0.5f)};
 }

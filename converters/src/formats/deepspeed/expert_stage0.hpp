@@ -11,7 +11,8 @@ namespace unishard::converters::deepspeed {
 /// `model` has the whole module, with the experts of `experts`. States that cannot be named are
 /// losses.
 /// Throws: Corrupt when files are missing or not of one save.
-Stage0Optimizer read_expert_stage0(const std::shared_ptr<FilePool>& pool, const ModelFile& model,
-                                   const ExpertFiles& experts, Notes& notes);
+Stage0Optimizer read_expert_stage0(const std::shared_ptr<FilePool>& pool, const TorchFile& file,
+                                   const ModelFile& model, const ExpertFiles& experts,
+                                   Notes& notes);
 
 }  // namespace unishard::converters::deepspeed

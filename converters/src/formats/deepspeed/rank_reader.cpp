@@ -93,7 +93,7 @@ class RankReader {
 
   Stage0Optimizer read_expert_states(const TorchFile& file) {
     if (!in_.experts->optimizers.empty())
-      return read_expert_stage0(pool_, model_, *in_.experts, notes_);
+      return read_expert_stage0(pool_, file, model_, *in_.experts, notes_);
     if (!present(file.root(), "optimizer")) return {};
     raise(ErrorCode::Corrupt,
           fmt::format("{}: expp_rank_0_mp_rank_00_optim_states.pt and those of the other expert "
