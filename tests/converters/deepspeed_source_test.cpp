@@ -1144,6 +1144,24 @@ TEST(DeepSpeedStage0, ParametersWithoutAStateAreARemark) {
   EXPECT_THAT(open(nullptr)->remarks(), testing::Not(told)) << "of another optimizer";
 }
 
+TEST(DeepSpeedStage0, AParameterThatIsListedTwiceIsDamage) {
+  const test::TempDir folder;
+  const Json state = {{"exp_avg", tensor("w")}};
+  const Json group = {{"params", {0, 1, 1}}, {"lr", 0.1}};
+  const std::map<std::string, Made> tensors = {{"w", {DType::Float32, {2}, {1, 2}}}};
+  save_torch(
+      folder.path() / "mp_rank_00_model_states.pt",
+      {{"module", {{"a", tensor("w")}}},
+       {"optimizer", {{"state", with_number_keys(state)}, {"param_groups", Json::array({group})}}},
+       {"buffer_names", Json::array()},
+       {"global_steps", 1},
+       {"skipped_steps", 0},
+       {"dp_world_size", 1}},
+      tensors);
+  EXPECT_THAT(error_of([&] { open_source(posix_storage(), folder.path()); }),
+              Fails(ErrorCode::Corrupt, {"mp_rank_00", "number 1 twice"}));
+}
+
 /// The folders hold whole tensors; the model files beside them are those of several model-parallel
 /// ranks. expected.safetensors of the run they were made from names tensors "fqn|state".
 TEST(DeepSpeedUniversal, OfParallelRunsIsRead) {
