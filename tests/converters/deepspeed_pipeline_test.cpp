@@ -134,6 +134,16 @@ TEST(DeepSpeedPipeline, AStaleCopyOfATiedTensorIsARemark) {
   EXPECT_THAT(remarks[0], testing::HasSubstr("tied_modules.embed.pos.weight [fp32]: stage 1"));
 }
 
+/// A folder looks the same where all layers of the module have a forward_fn.
+TEST(DeepSpeedPipeline, ATiedModuleWithoutAFileIsARemark) {
+  SKIP_WITHOUT_FIXTURES();
+  const auto told = testing::Contains(testing::HasSubstr("no layer's file has tied_modules.embed"));
+  const CopiedRun copy("pp2_stage1_bf16_tied");
+  EXPECT_THAT(copy.open()->remarks(), testing::Not(told));
+  fs::remove(copy.file("layer_00-model_states.pt"));
+  EXPECT_THAT(copy.open()->remarks(), told);
+}
+
 TEST(DeepSpeedPipeline, EveryElementIsOfTheRankThatWroteIt) {
   SKIP_WITHOUT_FIXTURES();
   const auto source = open_case("pp2dp2_stage1_bf16");

@@ -59,14 +59,19 @@ class PipelineReader {
   std::unique_ptr<Source> read() {
     find_degrees();
     check_grid();
-    if (tensors_ == 1) return make_whole(read_tensor_rank(0));
+    auto source = tensors_ == 1 ? make_whole(read_tensor_rank(0)) : join_tensor_ranks();
+    source->add_remarks(std::move(remarks_));
+    return source;
+  }
+
+ private:
+  std::unique_ptr<Source> join_tensor_ranks() {
     CutRules rules = rules_.cut_rules(first_, notes_);
     std::vector<RankContent> ranks;
     for (std::uint32_t t = 0; t < tensors_; ++t) ranks.push_back(read_tensor_rank(t));
     return join_ranks(std::move(ranks), rules, where_, notes_);
   }
 
- private:
   /// Takes the degrees from the files' names where the model file does not tell both.
   void find_degrees() {
     if (files_.layers.empty()) {
@@ -162,9 +167,11 @@ class PipelineReader {
       facts.push_back(read_facts(model_rank(stage, tensor_rank)));
     check_facts(facts);
     std::vector<ModuleFile> layers = read_layers(tensor_rank);
-    if (facts.front().groups)
-      return read_stages(tensor_rank, facts,
-                         assign_layers(std::move(layers), facts, where_, notes_), {});
+    if (facts.front().groups) {
+      const auto assigned = assign_layers(std::move(layers), facts, where_, notes_);
+      if (tensor_rank == 0) remark_tied_modules(tied_modules_without_layer(facts, assigned));
+      return read_stages(tensor_rank, facts, assigned, {});
+    }
     check_told_layers(layers, facts, where_);
     compare_with_states(layers, facts);
     const auto stage_of = count_off_layers(layers, facts);
@@ -175,6 +182,14 @@ class PipelineReader {
     }
     return read_stages(tensor_rank, facts, placed,
                        lacks_listed_ ? kUnnamedWithoutLayers : kUnnamed);
+  }
+
+  void remark_tied_modules(const std::vector<std::string>& names) {
+    if (names.empty()) return;
+    remarks_.push_back(
+        fmt::format("no layer's file has {}, whose masters are read: all layers of the tied module "
+                    "have a forward_fn, or a file is missing",
+                    fmt::join(names, ", ")));
   }
 
   /// Compares the parameters of the layers with those that the optimizer has states of, which
@@ -453,6 +468,7 @@ class PipelineReader {
   const std::string where_;
   ParallelDegrees degrees_;
   std::uint64_t stages_ = 1, tensors_ = 1;
+  std::vector<std::string> remarks_;
   bool lacks_listed_ = false;  ///< the layers lack parameters that the optimizers list
   Notes notes_;
 };
