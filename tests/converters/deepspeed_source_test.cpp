@@ -1008,6 +1008,24 @@ TEST(DeepSpeedContradictions, ATagThatIsALinkIsRefusedWithTheWayToReadIt) {
   EXPECT_EQ(thrown_by([&] { open(copy.path()); }), std::nullopt) << "a link that stays inside";
 }
 
+TEST(DeepSpeedContradictions, FilesThatAreLinksAreFollowedWithinTheFolder) {
+  SKIP_WITHOUT_FIXTURES();
+  const Copy copy("stage2_w2");
+  const Path file = copy.tag() / Copy::optimizer_name(1), store = copy.path() / "store";
+  fs::create_directory(store);
+  fs::rename(file, store / file.filename());
+  fs::create_symlink(Path("..") / "store" / file.filename(), file);
+  const auto open = [&] { open_source(posix_storage(), copy.path()); };
+  EXPECT_EQ(thrown_by(open), std::nullopt);
+  const test::TempDir elsewhere;
+  fs::rename(store / file.filename(), elsewhere.path() / file.filename());
+  EXPECT_THAT(error_of(open),
+              Fails(ErrorCode::Corrupt, {file.string(), "a link to what is not there"}));
+  fs::remove(file);
+  fs::create_symlink(elsewhere.path() / file.filename(), file);
+  EXPECT_THAT(error_of(open), Fails(ErrorCode::Unsupported, {file.string(), "leads outside"}));
+}
+
 /// A model of stage 0 with two trained parameters, whose module is `module`.
 void save_stage_0(const Path& tag, const Json& module) {
   fs::create_directories(tag);
