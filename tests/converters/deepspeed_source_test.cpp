@@ -451,6 +451,25 @@ TEST(DeepSpeedSource, ReadsFilesOfOldVersions) {
   EXPECT_EQ(catalog.client_state, (Json{{"mine", {{"epoch", 4}}}}));
 }
 
+TEST(DeepSpeedSource, AMomentThatIsLongerThanItsPartitionIsDamage) {
+  const test::TempDir folder;
+  save_old_checkpoint(folder.path() / "tag", true);
+  const Path file = folder.path() / "tag" / Copy::optimizer_name(1);
+  const DType f32 = DType::Float32;
+  fs::remove(file);
+  Json inner = {{"base_optimizer_state",
+                 {{"state", with_number_keys({{"step", 5}, {"exp_avg", tensor("avg")}})},
+                  {"param_groups", Json::array({{{"lr", 0.5}, {"params", {0}}}})}}},
+                {"single_partition_of_fp32_groups", Json::array({tensor("master")})},
+                {"zero_stage", 2},
+                {"partition_count", {2}}};
+  save_torch(
+      file, {{"optimizer_state_dict", inner}},
+      {{"master", {f32, {3}, {5, 6, 7}}}, {"avg", {f32, {8}, {15, 16, 17, -1, 18, 19, 20, -1}}}});
+  EXPECT_THAT(error_of([&] { open_source(posix_storage(), folder.path()); }),
+              Fails(ErrorCode::Corrupt, {file.string(), "exp_avg has 8 elements, fp32 has 3"}));
+}
+
 TEST(DeepSpeedSource, ReadsACheckpointOfBeforeTheFirstStep) {
   const test::TempDir folder;
   save_old_checkpoint(folder.path() / "tag", false);
