@@ -15,6 +15,7 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 #include <span>
 #include <string>
 #include <vector>
@@ -108,6 +109,22 @@ TEST(DeepSpeedExperts, AMissingDoubledOrStrayFileIsNamed) {
     const Error error = error_of([&] { copy.open(); });
     EXPECT_EQ(error.code(), ErrorCode::Corrupt);
     for (const std::string& word : c.words) EXPECT_THAT(error.what(), testing::HasSubstr(word));
+  }
+}
+
+TEST(DeepSpeedExperts, AnExpertOfStage0IsOnTheRankThatHasItsStates) {
+  SKIP_WITHOUT_FIXTURES();
+  const auto source = open_case("moe_ep2_stage0_fp32");
+  for (const std::string expert : {"0", "1", "2", "3"}) {
+    const std::string name =
+        "moes.0.deepspeed_moe.experts.deepspeed_experts." + expert + ".up.weight";
+    std::set<std::uint32_t> ranks;
+    for (const std::string_view kind : {state::kFp32, state::kExpAvg}) {
+      for (const StoredRange& range :
+           source->stored_ranges(source->catalog().find(name, kind).value()))
+        ranks.insert(range.rank);
+    }
+    EXPECT_EQ(ranks, (std::set<std::uint32_t>{expert < "2" ? 0u : 1u})) << name;
   }
 }
 

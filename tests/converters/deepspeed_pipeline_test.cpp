@@ -402,18 +402,20 @@ TEST(DeepSpeedPipeline, PartitionsOfAnotherSaveAreRefused) {
 struct TwoStages {
   Json degrees = {{"pp_degree", 2}, {"tp_degree", 1}};
   Json buffers = Json::array({"1.mask"});
+  Json optimizer = nullptr;  ///< of both; {"$tensor": "master"} has three elements
 
   std::unique_ptr<Source> open() {
     for (int stage = 0; stage < 2; ++stage) {
       const Json model = {{"module", nullptr},
-                          {"optimizer", nullptr},
+                          {"optimizer", optimizer},
                           {"buffer_names", stage == 0 ? Json::array({"0.mask"}) : buffers},
                           {"global_steps", 1},
                           {"skipped_steps", 0},
                           {"dp_world_size", 1},
                           {"mp_world_size", 2},
                           {"checkpoint_parallel_dimensions", degrees}};
-      save_torch(folder.path() / fmt::format("mp_rank_0{}_model_states.pt", stage), model, {});
+      save_torch(folder.path() / fmt::format("mp_rank_0{}_model_states.pt", stage), model,
+                 {{"master", {DType::Float32, {3}, {1, 2, 3}}}});
       save_torch(folder.path() / fmt::format("layer_0{}-model_states.pt", stage),
                  {{"w", tensor("w")}, {"mask", tensor("mask")}},
                  {{"w", {DType::Float32, {2}, {1, 2}}}, {"mask", {DType::Float32, {1}, {3}}}});
@@ -431,6 +433,20 @@ TEST(DeepSpeedPipeline, ARunWithoutOptimizerIsItsLayers) {
   EXPECT_EQ(labels, (std::vector<std::string>{"0.w [weights]", "0.mask [buffer]", "1.w [weights]",
                                               "1.mask [buffer]"}));
   EXPECT_TRUE(source->losses().empty());
+}
+
+TEST(DeepSpeedPipeline, MastersWithoutNamesAreARemark) {
+  TwoStages run;
+  EXPECT_TRUE(run.open()->remarks().empty());
+  TwoStages trained;
+  trained.optimizer = {
+      {"optimizer_state_dict",
+       {{"state", Json::object()}, {"param_groups", Json::array({{{"params", {0}}}})}}},
+      {"fp32_groups_flat", Json::array({tensor("master")})}};
+  const auto source = trained.open();
+  EXPECT_FALSE(source->losses().empty());
+  EXPECT_THAT(source->remarks(),
+              testing::Contains(testing::HasSubstr("fp32 masters are in the files, and have no")));
 }
 
 /// SGD without momentum has no states, and nothing else tells the names of the layers.

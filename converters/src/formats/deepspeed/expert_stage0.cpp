@@ -214,4 +214,15 @@ Stage0Optimizer read_expert_stage0(const std::shared_ptr<FilePool>& pool, const 
   return ExpertStage0(pool, file, model, experts, notes).read();
 }
 
+std::function<std::uint32_t(const Path&)> expert_ranks_of_files(const ExpertFiles& experts) {
+  std::vector<std::uint64_t> counts;  // of experts, by layer
+  for (const ExpertLayer& layer : experts.layers) counts.push_back(layer.experts);
+  return [counts, ranks = experts.optimizers.size()](const Path& file) {
+    const FileName name = parse_file_name(file.filename().string());
+    const bool is_expert = name.role == FileRole::Expert && name.layer < counts.size();
+    const std::uint64_t of_rank = is_expert ? counts[name.layer] / ranks : 0;
+    return of_rank == 0 ? rank_of_file(file) : static_cast<std::uint32_t>(name.expert / of_rank);
+  };
+}
+
 }  // namespace unishard::converters::deepspeed

@@ -45,6 +45,8 @@ class RankReader {
     compare_with_module();
     parts_.format = "deepspeed";
     parts_.rank_of_file = rank_of_file;
+    if (in_.experts != nullptr && !in_.experts->optimizers.empty())
+      parts_.rank_of_file = expert_ranks_of_files(*in_.experts);
     return {std::move(parts_),         model_.name,   world_size_, model_.global_steps,
             std::move(model_.aliases), has_optimizer_};
   }
@@ -71,6 +73,7 @@ class RankReader {
       check_complete(in_.folder, {}, world_size_, files_of("optimizer"), "dp_world_size");
     Stage0Optimizer optimizer = read_unpartitioned(file);
     has_optimizer_ = optimizer.is_there;
+    if (!has_optimizer_) remark_unnamed_masters(file);
     steps_ = std::move(optimizer.steps);
     parameters_ = std::move(optimizer.parameters);
     catalog().world_size =
@@ -81,6 +84,17 @@ class RankReader {
     name_cpu_states(parameters_, catalog().groups, notes_);
     check_ties(model_, parameters_, notes_);
     assemble({&model_, &parameters_, &frozen_, false, optimizer.is_there}, parts_, notes_);
+  }
+
+  /// Says that the module's weights are rounded, although the fp32 masters are in the files.
+  void remark_unnamed_masters(const TorchFile& file) {
+    const auto optimizer = present(file.root(), "optimizer");
+    if (!optimizer) return;
+    if (present(*optimizer, "fp32_groups_flat") || present(*optimizer, "fp32_groups"))
+      parts_.remarks.push_back(
+          fmt::format("{}: the weights are those of the module, rounded to 16 bits: the "
+                      "optimizer's fp32 masters are in the files, and have no names",
+                      file.name()));
   }
 
   Stage0Optimizer read_unpartitioned(const TorchFile& file) {
