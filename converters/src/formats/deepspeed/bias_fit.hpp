@@ -1,6 +1,6 @@
 #pragma once
-// Whether matrices fit the biases beside them: one that was put together along the wrong dimension
-// has neither as many rows nor as many columns as its bias has elements.
+// Finds matrices that do not fit the biases beside them: one that was put together along the wrong
+// dimension has neither as many rows nor as many columns as its bias has elements.
 // Thread safety: a pure function.
 #include "unishard/format/catalog.hpp"
 
