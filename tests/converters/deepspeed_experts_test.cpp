@@ -15,6 +15,7 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
 #include <span>
 #include <string>
 #include <vector>
@@ -109,6 +110,41 @@ TEST(DeepSpeedExperts, AMissingDoubledOrStrayFileIsNamed) {
     EXPECT_EQ(error.code(), ErrorCode::Corrupt);
     for (const std::string& word : c.words) EXPECT_THAT(error.what(), testing::HasSubstr(word));
   }
+}
+
+TEST(DeepSpeedExperts, AnExpertOfStage0IsOnTheRankThatHasItsStates) {
+  SKIP_WITHOUT_FIXTURES();
+  const auto source = open_case("moe_ep2_stage0_fp32");
+  for (const std::string expert : {"0", "1", "2", "3"}) {
+    const std::string name =
+        "moes.0.deepspeed_moe.experts.deepspeed_experts." + expert + ".up.weight";
+    std::set<std::uint32_t> ranks;
+    for (const std::string_view kind : {state::kFp32, state::kExpAvg}) {
+      for (const StoredRange& range :
+           source->stored_ranges(source->catalog().find(name, kind).value()))
+        ranks.insert(range.rank);
+    }
+    EXPECT_EQ(ranks, (std::set<std::uint32_t>{expert < "2" ? 0u : 1u})) << name;
+  }
+}
+
+/// The archives tell the ranks unless a program has saved the files again.
+TEST(DeepSpeedExperts, StatesOfAnotherExpertRankAreRefused) {
+  SKIP_WITHOUT_FIXTURES();
+  const std::string zero = "expp_rank_0_mp_rank_00_optim_states.pt",
+                    one = "expp_rank_1_mp_rank_00_optim_states.pt";
+  const CopiedRun swapped("moe_ep2_stage0_fp32");
+  swapped.swap(zero, one);
+  swapped.rename_archive(zero, one);
+  swapped.rename_archive(one, zero);
+  EXPECT_THAT(
+      error_of([&] { swapped.open(); }),
+      Fails(ErrorCode::Corrupt, {zero, "mp_rank_00_model_states.pt", "the states of moes"}));
+  const CopiedRun copied("moe_ep2_stage0_fp32");
+  fs::copy_file(copied.file(zero), copied.file(one), fs::copy_options::overwrite_existing);
+  copied.rename_archive(one, zero);
+  EXPECT_THAT(error_of([&] { copied.open(); }),
+              Fails(ErrorCode::Corrupt, {zero, one, "is a copy of the other"}));
 }
 
 Made filled(const Shape& shape) {

@@ -307,16 +307,19 @@ class TwoRanks {
     ranks_[0][name] = first;
     ranks_[1][name] = second;
   }
-  std::unique_ptr<Source> open(const Json& info) const {
+  std::unique_ptr<Source> open(const Json& info) const { return open_ranks({info, info}); }
+  /// Opens a run whose ranks have different rules.
+  std::unique_ptr<Source> open_ranks(const std::array<Json, 2>& infos) const {
     for (std::size_t rank = 0; rank < 2; ++rank) {
+      const Path file = folder_.path() / ("mp_rank_0" + std::to_string(rank) + "_model_states.pt");
+      fs::remove(file);
       Json module = Json::object();
       for (const auto& [name, made] : ranks_[rank]) module[name] = tensor(name);
       const Json model = {{"module", module},     {"buffer_names", buffers},
                           {"optimizer", nullptr}, {"global_steps", 1},
                           {"skipped_steps", 0},   {"dp_world_size", 1},
-                          {"mp_world_size", 2},   {"universal_checkpoint_info", info}};
-      save_torch(folder_.path() / ("mp_rank_0" + std::to_string(rank) + "_model_states.pt"), model,
-                 ranks_[rank]);
+                          {"mp_world_size", 2},   {"universal_checkpoint_info", infos[rank]}};
+      save_torch(file, model, ranks_[rank]);
     }
     return open_source(posix_storage(), folder_.path());
   }
@@ -338,6 +341,26 @@ std::vector<float> values_of(const Source& source, const std::string& fqn,
   std::vector<float> values(bytes.size() / sizeof(float));
   std::ranges::copy(bytes, std::as_writable_bytes(std::span(values)).begin());
   return values;
+}
+
+TEST(DeepSpeedTensorParallel, RulesOfTwoRanksThatDifferAreRefused) {
+  const char* rows = "parameter_with_row_parallelism_patterns";
+  const char* replicated = "tp_replicated_parameter_patterns";
+  TwoRanks run;
+  run.add("wo.weight", floats({4, 2}, {1, 2, 3, 4, 5, 6, 7, 8}),
+          floats({4, 2}, {9, 8, 7, 6, 5, 4, 3, 2}));
+  run.add("wo.bias", floats({4}, {1, 2, 3, 4}), floats({4}, {1, 2, 3, 4}));
+  const Json info = {{rows, {"wo\\.weight", "wi\\.weight"}}, {replicated, {"wo\\.bias"}}};
+  const Json other_order = {{rows, {"wi\\.weight", "wo\\.weight"}}, {replicated, {"wo\\.bias"}}};
+  EXPECT_EQ(run.open_ranks({info, other_order})->catalog().tensors.back().shape, (Shape{4, 4}));
+  const Json without = {{replicated, {"wo\\.bias"}}};
+  for (const auto& [first, second] : {std::pair(info, without), std::pair(without, info)})
+    EXPECT_THAT(error_of([&] {
+                  run.open_ranks({first, second});
+                }),
+                Fails(ErrorCode::Corrupt, {"mp_rank_00", "mp_rank_01", rows, "differs"}));
+  EXPECT_THAT(error_of([&] { run.open(without); }),
+              Fails(ErrorCode::Corrupt, {"wo.weight", "(8, 2)", "wo.bias of 4"}));
 }
 
 TEST(DeepSpeedTensorParallel, WhatIsNoListOfPatternsIsDamage) {

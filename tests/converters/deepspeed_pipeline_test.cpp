@@ -134,6 +134,16 @@ TEST(DeepSpeedPipeline, AStaleCopyOfATiedTensorIsARemark) {
   EXPECT_THAT(remarks[0], testing::HasSubstr("tied_modules.embed.pos.weight [fp32]: stage 1"));
 }
 
+/// A folder looks the same where all layers of the module have a forward_fn.
+TEST(DeepSpeedPipeline, ATiedModuleWithoutAFileIsARemark) {
+  SKIP_WITHOUT_FIXTURES();
+  const auto told = testing::Contains(testing::HasSubstr("no layer's file has tied_modules.embed"));
+  const CopiedRun copy("pp2_stage1_bf16_tied");
+  EXPECT_THAT(copy.open()->remarks(), testing::Not(told));
+  fs::remove(copy.file("layer_00-model_states.pt"));
+  EXPECT_THAT(copy.open()->remarks(), told);
+}
+
 TEST(DeepSpeedPipeline, EveryElementIsOfTheRankThatWroteIt) {
   SKIP_WITHOUT_FIXTURES();
   const auto source = open_case("pp2dp2_stage1_bf16");
@@ -392,18 +402,20 @@ TEST(DeepSpeedPipeline, PartitionsOfAnotherSaveAreRefused) {
 struct TwoStages {
   Json degrees = {{"pp_degree", 2}, {"tp_degree", 1}};
   Json buffers = Json::array({"1.mask"});
+  Json optimizer = nullptr;  ///< of both; {"$tensor": "master"} has three elements
 
   std::unique_ptr<Source> open() {
     for (int stage = 0; stage < 2; ++stage) {
       const Json model = {{"module", nullptr},
-                          {"optimizer", nullptr},
+                          {"optimizer", optimizer},
                           {"buffer_names", stage == 0 ? Json::array({"0.mask"}) : buffers},
                           {"global_steps", 1},
                           {"skipped_steps", 0},
                           {"dp_world_size", 1},
                           {"mp_world_size", 2},
                           {"checkpoint_parallel_dimensions", degrees}};
-      save_torch(folder.path() / fmt::format("mp_rank_0{}_model_states.pt", stage), model, {});
+      save_torch(folder.path() / fmt::format("mp_rank_0{}_model_states.pt", stage), model,
+                 {{"master", {DType::Float32, {3}, {1, 2, 3}}}});
       save_torch(folder.path() / fmt::format("layer_0{}-model_states.pt", stage),
                  {{"w", tensor("w")}, {"mask", tensor("mask")}},
                  {{"w", {DType::Float32, {2}, {1, 2}}}, {"mask", {DType::Float32, {1}, {3}}}});
@@ -421,6 +433,60 @@ TEST(DeepSpeedPipeline, ARunWithoutOptimizerIsItsLayers) {
   EXPECT_EQ(labels, (std::vector<std::string>{"0.w [weights]", "0.mask [buffer]", "1.w [weights]",
                                               "1.mask [buffer]"}));
   EXPECT_TRUE(source->losses().empty());
+}
+
+TEST(DeepSpeedPipeline, MastersWithoutNamesAreARemark) {
+  TwoStages run;
+  EXPECT_TRUE(run.open()->remarks().empty());
+  TwoStages trained;
+  trained.optimizer = {
+      {"optimizer_state_dict",
+       {{"state", Json::object()}, {"param_groups", Json::array({{{"params", {0}}}})}}},
+      {"fp32_groups_flat", Json::array({tensor("master")})}};
+  const auto source = trained.open();
+  EXPECT_FALSE(source->losses().empty());
+  EXPECT_THAT(source->remarks(),
+              testing::Contains(testing::HasSubstr("fp32 masters are in the files, and have no")));
+}
+
+/// SGD without momentum has no states, and nothing else tells the names of the layers.
+TEST(DeepSpeedPipeline, AMissingLayerOfAnOptimizerWithoutStatesIsTold) {
+  const test::TempDir folder;
+  const auto file = [&](const char* kind, int number, const char* end) {
+    return folder.path() / fmt::format("{}_{:02}{}", kind, number, end);
+  };
+  for (int stage = 0; stage < 2; ++stage) {
+    const Json group = {{"params", {0, 1, 2, 3}}, {"lr", 0.1}, {"momentum", 0}};
+    const Json optimizer = {{"state", Json::object()}, {"param_groups", Json::array({group})}};
+    save_torch(file("mp_rank", stage, "_model_states.pt"),
+               {{"module", nullptr},
+                {"optimizer", optimizer},
+                {"buffer_names", Json::array()},
+                {"global_steps", 1},
+                {"skipped_steps", 0},
+                {"dp_world_size", 1},
+                {"mp_world_size", 2},
+                {"checkpoint_parallel_dimensions", {{"pp_degree", 2}, {"tp_degree", 1}}}},
+               {});
+  }
+  for (int layer = 0; layer < 4; ++layer) {
+    const auto value = static_cast<float>(layer);
+    save_torch(file("layer", layer, "-model_states.pt"), {{"w", tensor("w")}, {"b", tensor("b")}},
+               {{"w", {DType::Float32, {2}, {value, 5}}}, {"b", {DType::Float32, {1}, {value}}}});
+  }
+  const auto open = [&] { return open_source(posix_storage(), folder.path()); };
+  EXPECT_TRUE(open()->losses().empty());
+  fs::rename(file("layer", 3, "-model_states.pt"), folder.path() / "last");
+  EXPECT_THAT(open()->notes(),
+              testing::Contains(testing::HasSubstr("list 2 parameters more than the layers'")));
+  fs::rename(folder.path() / "last", file("layer", 3, "-model_states.pt"));
+  fs::remove(file("layer", 2, "-model_states.pt"));
+  const Losses losses = open()->losses();
+  ASSERT_EQ(losses.size(), 2u);
+  EXPECT_EQ(losses[0].role, Role::Weight);
+  EXPECT_EQ(losses[0].name, "2 trained parameters");
+  EXPECT_THAT(losses[0].why, testing::HasSubstr("the file of layer 2 is missing"));
+  EXPECT_THAT(losses[1].why, testing::Not(testing::HasSubstr("tied")));
 }
 
 TEST(DeepSpeedPipeline, ForgedDegreesAndNamesAreRefused) {

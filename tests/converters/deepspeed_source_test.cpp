@@ -451,6 +451,25 @@ TEST(DeepSpeedSource, ReadsFilesOfOldVersions) {
   EXPECT_EQ(catalog.client_state, (Json{{"mine", {{"epoch", 4}}}}));
 }
 
+TEST(DeepSpeedSource, AMomentThatIsLongerThanItsPartitionIsDamage) {
+  const test::TempDir folder;
+  save_old_checkpoint(folder.path() / "tag", true);
+  const Path file = folder.path() / "tag" / Copy::optimizer_name(1);
+  const DType f32 = DType::Float32;
+  fs::remove(file);
+  Json inner = {{"base_optimizer_state",
+                 {{"state", with_number_keys({{"step", 5}, {"exp_avg", tensor("avg")}})},
+                  {"param_groups", Json::array({{{"lr", 0.5}, {"params", {0}}}})}}},
+                {"single_partition_of_fp32_groups", Json::array({tensor("master")})},
+                {"zero_stage", 2},
+                {"partition_count", {2}}};
+  save_torch(
+      file, {{"optimizer_state_dict", inner}},
+      {{"master", {f32, {3}, {5, 6, 7}}}, {"avg", {f32, {8}, {15, 16, 17, -1, 18, 19, 20, -1}}}});
+  EXPECT_THAT(error_of([&] { open_source(posix_storage(), folder.path()); }),
+              Fails(ErrorCode::Corrupt, {file.string(), "exp_avg has 8 elements, fp32 has 3"}));
+}
+
 TEST(DeepSpeedSource, ReadsACheckpointOfBeforeTheFirstStep) {
   const test::TempDir folder;
   save_old_checkpoint(folder.path() / "tag", false);
@@ -1008,6 +1027,24 @@ TEST(DeepSpeedContradictions, ATagThatIsALinkIsRefusedWithTheWayToReadIt) {
   EXPECT_EQ(thrown_by([&] { open(copy.path()); }), std::nullopt) << "a link that stays inside";
 }
 
+TEST(DeepSpeedContradictions, FilesThatAreLinksAreFollowedWithinTheFolder) {
+  SKIP_WITHOUT_FIXTURES();
+  const Copy copy("stage2_w2");
+  const Path file = copy.tag() / Copy::optimizer_name(1), store = copy.path() / "store";
+  fs::create_directory(store);
+  fs::rename(file, store / file.filename());
+  fs::create_symlink(Path("..") / "store" / file.filename(), file);
+  const auto open = [&] { open_source(posix_storage(), copy.path()); };
+  EXPECT_EQ(thrown_by(open), std::nullopt);
+  const test::TempDir elsewhere;
+  fs::rename(store / file.filename(), elsewhere.path() / file.filename());
+  EXPECT_THAT(error_of(open),
+              Fails(ErrorCode::Corrupt, {file.string(), "a link to what is not there"}));
+  fs::remove(file);
+  fs::create_symlink(elsewhere.path() / file.filename(), file);
+  EXPECT_THAT(error_of(open), Fails(ErrorCode::Unsupported, {file.string(), "leads outside"}));
+}
+
 /// A model of stage 0 with two trained parameters, whose module is `module`.
 void save_stage_0(const Path& tag, const Json& module) {
   fs::create_directories(tag);
@@ -1120,6 +1157,48 @@ TEST(DeepSpeedFlatGroups, CutsStage3RangesWithoutOverflow) {
   EXPECT_TRUE(stage3_range(1, 1u << 20, 1u << 20).empty());
 }
 
+TEST(DeepSpeedStage0, ParametersWithoutAStateAreARemark) {
+  const test::TempDir folder;
+  const auto open = [&](const Json& betas) {
+    const Json state = {{"exp_avg", tensor("w")}, {"exp_avg_sq", tensor("w")}};
+    Json group = {{"params", {0, 1}}, {"lr", 0.1}};
+    if (!betas.is_null()) group["betas"] = betas;
+    const Path file = folder.path() / "mp_rank_00_model_states.pt";
+    fs::remove(file);
+    save_torch(file,
+               {{"module", {{"a", tensor("w")}, {"b", tensor("b")}}},
+                {"optimizer",
+                 {{"state", with_number_keys(state)}, {"param_groups", Json::array({group})}}},
+                {"buffer_names", Json::array()},
+                {"global_steps", 1},
+                {"skipped_steps", 0},
+                {"dp_world_size", 1}},
+               {{"w", {DType::Float32, {2}, {1, 2}}}, {"b", {DType::Float32, {3}, {1, 2, 3}}}});
+    return open_source(posix_storage(), folder.path());
+  };
+  const auto told = testing::Contains(testing::HasSubstr("lists 1 parameters without a state: b"));
+  EXPECT_THAT(open({0.9, 0.95})->remarks(), told);
+  EXPECT_THAT(open(nullptr)->remarks(), testing::Not(told)) << "of another optimizer";
+}
+
+TEST(DeepSpeedStage0, AParameterThatIsListedTwiceIsDamage) {
+  const test::TempDir folder;
+  const Json state = {{"exp_avg", tensor("w")}};
+  const Json group = {{"params", {0, 1, 1}}, {"lr", 0.1}};
+  const std::map<std::string, Made> tensors = {{"w", {DType::Float32, {2}, {1, 2}}}};
+  save_torch(
+      folder.path() / "mp_rank_00_model_states.pt",
+      {{"module", {{"a", tensor("w")}}},
+       {"optimizer", {{"state", with_number_keys(state)}, {"param_groups", Json::array({group})}}},
+       {"buffer_names", Json::array()},
+       {"global_steps", 1},
+       {"skipped_steps", 0},
+       {"dp_world_size", 1}},
+      tensors);
+  EXPECT_THAT(error_of([&] { open_source(posix_storage(), folder.path()); }),
+              Fails(ErrorCode::Corrupt, {"mp_rank_00", "number 1 twice"}));
+}
+
 /// The folders hold whole tensors; the model files beside them are those of several model-parallel
 /// ranks. expected.safetensors of the run they were made from names tensors "fqn|state".
 TEST(DeepSpeedUniversal, OfParallelRunsIsRead) {
@@ -1150,6 +1229,33 @@ TEST(DeepSpeedUniversal, OfParallelRunsIsRead) {
     }
     EXPECT_EQ(source->losses().empty(), has_buffers);
     EXPECT_EQ(source->catalog().step, 3);
+  }
+}
+
+/// The model files beside zero/ tell the shapes of the ranks' parts, and may hold the parts.
+TEST(DeepSpeedUniversal, WholeParametersAreComparedWithThePartsOfTheRanks) {
+  SKIP_WITHOUT_FIXTURES();
+  for (const std::string run :
+       {"universal_autotp2_stage1_fp32_phi3", "universal_mg_tp2_stage1_fp32"})
+    EXPECT_TRUE(open_case(run)->notes().empty()) << run;
+  const CopiedRun tensors("universal_mg_tp2_stage1_fp32");
+  const std::string one = "zero/layers.0.dense.weight/fp32.pt";
+  tensors.swap(one, "zero/layers.1.dense.weight/fp32.pt");
+  EXPECT_THAT(tensors.open()->notes(),
+              testing::Contains(testing::AllOf(testing::HasSubstr("2 parameters"),
+                                               testing::HasSubstr("fp32.pt rounds to"))));
+  const CopiedRun stages("universal_mg_pp2tp2_stage1_bf16_tied");
+  const std::map<std::string, Made> row = {
+      {"w", {DType::Float32, {1, 16}, std::vector<float>(16, 1)}}};
+  for (const auto& [run, folder] : {std::pair(&tensors, "zero/layers.0.dense_h_to_4h.weight"),
+                                    std::pair(&stages, "zero/1.dense_h_to_4h.weight")}) {
+    for (const std::string state : {"fp32", "exp_avg", "exp_avg_sq"}) {
+      const Path file = run->file(folder) / (state + ".pt");
+      fs::remove(file);
+      save_torch(file, {{"param", tensor("w")}}, row, state);
+    }
+    EXPECT_THAT(error_of([&] { run->open(); }),
+                Fails(ErrorCode::Corrupt, {"dense_h_to_4h.weight/fp32.pt", "(1, 16)", "(40, 16)"}));
   }
 }
 
@@ -1339,8 +1445,8 @@ TEST(DeepSpeedUniversal, AMasterOfAnotherShapeThanTheMomentsIsRefused) {
     const CopiedRun run("universal_mg_tp2_stage1_fp32");
     write_state(run.file("zero/final_layernorm.bias/fp32.pt"), DType::Float32, shape);
     EXPECT_THAT(error_of([&] { run.open(); }),
-                Fails(ErrorCode::Corrupt,
-                      {"zero/final_layernorm.bias/fp32.pt", "no other state", "shape"}));
+                Fails(ErrorCode::Corrupt, {"zero/final_layernorm.bias/fp32.pt",
+                                           "the model files of the ranks", "shape"}));
   }
   const CopiedRun run("universal_mg_tp2_stage1_fp32");
   write_state(run.file("zero/final_layernorm.bias/exp_avg.pt"), DType::Float32, {1, 16});

@@ -4,6 +4,7 @@
 
 #include "formats/deepspeed/expert_groups.hpp"
 #include "formats/deepspeed/rank_reader.hpp"
+#include "formats/deepspeed/shard_copies.hpp"
 
 #include <fmt/format.h>
 
@@ -23,9 +24,9 @@ std::vector<std::byte> first_bytes(const StatePieces& state) {
 
 class ExpertStage0 {
  public:
-  ExpertStage0(const std::shared_ptr<FilePool>& pool, const ModelFile& model,
+  ExpertStage0(const std::shared_ptr<FilePool>& pool, const TorchFile& file, const ModelFile& model,
                const ExpertFiles& experts, Notes& notes)
-      : pool_(pool), model_(model), experts_(experts), notes_(notes) {}
+      : pool_(pool), file_(file), model_(model), experts_(experts), notes_(notes) {}
 
   Stage0Optimizer read() {
     const TorchFile first = open(experts_.optimizers.front().second);
@@ -40,6 +41,7 @@ class ExpertStage0 {
     for (const auto& [rank, path] : experts_.optimizers) {
       if (!add_rank(open(path), rank, *sizes.begin())) return {};
     }
+    check_first(*sizes.begin());
     return finish();
   }
 
@@ -90,17 +92,67 @@ class ExpertStage0 {
     } else {
       check_others(part, file.name());
     }
+    copies_.add(file.name(), states_of_experts(part));
     parts_.push_back(std::move(part));
     return true;
   }
 
-  /// Checks that the ranks have the same states of parameters that are not experts.
+  /// Returns the states that tell ranks apart. Those of one value tell nothing.
+  static std::vector<TensorView> states_of_experts(const Stage0Optimizer& part) {
+    std::vector<TensorView> views;
+    for (const Parameter& parameter : part.parameters.all()) {
+      if (!split_expert(parameter.fqn)) continue;
+      for (const StatePieces& state : parameter.states) {
+        if (state.state == state::kFp32 || state.state == state::kWeights) continue;
+        for (const ViewPiece& piece : state.pieces) views.push_back(piece.view);
+      }
+    }
+    return views;
+  }
+
+  /// The model file has the optimizer of the first rank again.
+  void check_first(std::uint64_t size) const {
+    Notes unused;  // the states were read before
+    try {
+      const Stage0Optimizer again = read_stage0(file_, part_of(0, size), true, unused);
+      if (again.is_there) check_states(again, file_.name(), true);
+    } catch (const Error& error) {
+      if (error.code() != ErrorCode::Unsupported) throw;  // else they have no names
+    }
+  }
+
+  /// Checks that the ranks have as many parameters and states, and the same states of parameters
+  /// that are not experts.
   void check_others(const Stage0Optimizer& part, const std::string& name) const {
     const Stage0Optimizer& first = parts_.front();
     if (part.settings != first.settings)
       raise_two_saves(first_name_, name, "the settings of their parameter groups differ");
+    const auto [parameters, states] = counts_of(first);
+    const auto [other_parameters, other_states] = counts_of(part);
+    if (parameters != other_parameters)
+      raise_two_saves(
+          first_name_, name,
+          fmt::format("their optimizers list {} and {} parameters", parameters, other_parameters));
+    check_states(part, name, false);
+    if (states != other_states)
+      raise_two_saves(first_name_, name,
+                      fmt::format("their experts have {} and {} states", states, other_states));
+  }
+
+  /// Returns the number of parameters, and of the states of experts.
+  static std::pair<std::size_t, std::size_t> counts_of(const Stage0Optimizer& part) {
+    std::size_t states = 0;
     for (const Parameter& parameter : part.parameters.all()) {
-      if (split_expert(parameter.fqn)) continue;
+      if (split_expert(parameter.fqn)) states += parameter.states.size();
+    }
+    return {part.parameters.all().size(), states};
+  }
+
+  /// Checks that `part` has the states of the first rank, with those of its experts or without.
+  void check_states(const Stage0Optimizer& part, const std::string& name, bool has_experts) const {
+    const Stage0Optimizer& first = parts_.front();
+    for (const Parameter& parameter : part.parameters.all()) {
+      if (!has_experts && split_expert(parameter.fqn)) continue;
       const auto found = first.parameters.find(parameter.fqn);
       if (!found) raise_two_saves(first_name_, name, "only one has " + parameter.fqn);
       const auto& states = first.parameters.all()[*found].states;
@@ -145,18 +197,32 @@ class ExpertStage0 {
   }
 
   const std::shared_ptr<FilePool>& pool_;
+  const TorchFile& file_;  ///< the model file
   const ModelFile& model_;
   const ExpertFiles& experts_;
   Notes& notes_;
   std::string first_name_;
   std::vector<Stage0Optimizer> parts_;  ///< by expert rank
+  ShardCopies copies_;
 };
 
 }  // namespace
 
-Stage0Optimizer read_expert_stage0(const std::shared_ptr<FilePool>& pool, const ModelFile& model,
-                                   const ExpertFiles& experts, Notes& notes) {
-  return ExpertStage0(pool, model, experts, notes).read();
+Stage0Optimizer read_expert_stage0(const std::shared_ptr<FilePool>& pool, const TorchFile& file,
+                                   const ModelFile& model, const ExpertFiles& experts,
+                                   Notes& notes) {
+  return ExpertStage0(pool, file, model, experts, notes).read();
+}
+
+std::function<std::uint32_t(const Path&)> expert_ranks_of_files(const ExpertFiles& experts) {
+  std::vector<std::uint64_t> counts;  // of experts, by layer
+  for (const ExpertLayer& layer : experts.layers) counts.push_back(layer.experts);
+  return [counts, ranks = experts.optimizers.size()](const Path& file) {
+    const FileName name = parse_file_name(file.filename().string());
+    const bool is_expert = name.role == FileRole::Expert && name.layer < counts.size();
+    const std::uint64_t of_rank = is_expert ? counts[name.layer] / ranks : 0;
+    return of_rank == 0 ? rank_of_file(file) : static_cast<std::uint32_t>(name.expert / of_rank);
+  };
 }
 
 }  // namespace unishard::converters::deepspeed

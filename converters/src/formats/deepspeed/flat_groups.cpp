@@ -155,6 +155,7 @@ void ConcatenatedGroups::add_rank(const OptimizerFile& file) {
         add_whole_parameters(g, state, visible);
       } else {
         add_state(g, state, visible, file.name);
+        remember_surplus(state, visible, file.name);
       }
     }
     add_scalars(group, vectors_[g], table_, file.name);
@@ -162,7 +163,23 @@ void ConcatenatedGroups::add_rank(const OptimizerFile& file) {
   }
 }
 
+/// States of other optimizers may have any length.
+void ConcatenatedGroups::remember_surplus(const FlatState& state, std::uint64_t visible,
+                                          const std::string& file) {
+  if (state.name != state::kExpAvg && state.name != state::kExpAvgSq) return;
+  const std::uint64_t elements = state.view.elements() - visible;  // add_state() has compared them
+  if (elements <= surplus_.elements) return;
+  surplus_ = {elements, fmt::format("{}: {} has {} elements, fp32 has {}", file, state.name,
+                                    state.view.elements(), visible)};
+}
+
 void ConcatenatedGroups::check_ends(std::uint64_t world_size, const std::string& where) const {
+  // The padding of a whole group is the most that a moment has and its master lacks.
+  if (surplus_.elements >= 2 * world_size)
+    raise(ErrorCode::Corrupt,
+          fmt::format("{}, which padding does not explain: it is of another partition or save",
+                      surplus_.what),
+          "use another checkpoint");
   for (std::size_t g = 0; g < vectors_.size(); ++g) {
     const std::uint64_t padding =
         filled_[g] - vectors_[g].elements;  // wraps when there are too few

@@ -33,7 +33,8 @@ class ConcatenatedGroups {
   ConcatenatedGroups(const ShapeGroups& shapes, const std::vector<std::vector<std::uint64_t>>& gaps,
                      ParameterTable& table);
   void add_rank(const OptimizerFile& file);
-  /// Throws Corrupt when the partitions hold fewer or many more elements than the parameters.
+  /// Throws Corrupt when the partitions hold fewer or many more elements than the parameters, or a
+  /// moment of Adam more than its partition.
   void check_ends(std::uint64_t world_size, const std::string& where) const;
 
  private:
@@ -43,6 +44,7 @@ class ConcatenatedGroups {
   std::pair<Spans, Spans> spans_in(std::size_t group, std::uint64_t visible) const;
   void add_state(std::size_t group, const FlatState& state, std::uint64_t visible,
                  const std::string& file);
+  void remember_surplus(const FlatState& state, std::uint64_t visible, const std::string& file);
   bool has_whole_parameters(std::size_t group, const FlatState& state, std::uint64_t visible,
                             const std::string& file);
   void add_whole_parameters(std::size_t group, const FlatState& state, std::uint64_t visible);
@@ -52,6 +54,12 @@ class ConcatenatedGroups {
   std::vector<std::uint64_t> filled_;  ///< elements of each group on the ranks added so far
   /// True where the momenta of a group have whole parameters; unknown until a rank tells.
   std::vector<std::optional<bool>> whole_momenta_;
+  /// The moment that is longest beside its master.
+  struct Surplus {
+    std::uint64_t elements = 0;
+    std::string what;
+  };
+  Surplus surplus_;
 };
 
 /// The sub-groups of stage 3. Add ranks in any order.

@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <map>
+#include <system_error>
 #include <tuple>
 
 namespace unishard::converters::deepspeed {
@@ -116,6 +117,32 @@ void refuse_fast_writer(const Path& folder, const std::string& name) {
         "save with the default writer (no checkpoint.writer in the configuration)");
 }
 
+/// Returns whether an entry of a tag's folder is a file that may be read. A link is followed within
+/// the folder that holds the tag.
+/// Throws: Unsupported for a link that leads outside, and Corrupt for one to nothing, where they
+/// have the name of a file of DeepSpeed's.
+bool is_file_of_tag(Storage& storage, const Path& folder, const Entry& entry) {
+  if (entry.kind != EntryKind::Other) return entry.kind == EntryKind::File;
+  const Path file = folder / entry.name;
+  std::error_code code;
+  if (parse_file_name(entry.name).role == FileRole::Other ||
+      !std::filesystem::is_symlink(file, code))
+    return false;
+  if (storage.kind(file) == EntryKind::Missing) {
+    raise(ErrorCode::Corrupt, fmt::format("{} is a link to what is not there", file.string()),
+          "copy the file that it led to, under this name");
+  }
+  Path tag = std::filesystem::absolute(folder).lexically_normal();
+  if (!tag.has_filename()) tag = tag.parent_path();
+  if (leads_outside(tag.parent_path(), file)) {
+    raise(ErrorCode::Unsupported,
+          fmt::format("{} is a link that leads outside {}, and links are not followed there",
+                      file.string(), tag.parent_path().string()),
+          "copy the folder with the files that its links lead to (cp -rL)");
+  }
+  return storage.kind(file) == EntryKind::File;
+}
+
 /// Sorts the files by rank.
 void sort_ranks(const Path& folder, std::vector<std::pair<std::uint32_t, Path>>& files) {
   std::ranges::sort(files);
@@ -209,7 +236,8 @@ bool is_universal_tag(Storage& storage, const Path& folder) {
 bool is_regular_tag(Storage& storage, const Path& folder) {
   if (storage.kind(folder) != EntryKind::Directory) return false;
   const auto is_ours = [](const Entry& entry) {
-    return entry.kind == EntryKind::File && parse_file_name(entry.name).role != FileRole::Other;
+    return (entry.kind == EntryKind::File || entry.kind == EntryKind::Other) &&
+           parse_file_name(entry.name).role != FileRole::Other;
   };
   return std::ranges::any_of(storage.list(folder), is_ours) && !is_universal_tag(storage, folder);
 }
@@ -272,7 +300,7 @@ TagFiles find_files(Storage& storage, const Path& folder) {
   files.folder = folder;
   files.model_ranks[0];
   for (const Entry& entry : storage.list(folder)) {
-    if (entry.kind != EntryKind::File) continue;
+    if (!is_file_of_tag(storage, folder, entry)) continue;
     refuse_fast_writer(folder, entry.name);
     const FileName parsed = parse_file_name(entry.name);
     const Path file = folder / entry.name;

@@ -105,8 +105,9 @@ struct TagFiles {
   std::vector<std::pair<std::uint32_t, Path>> expert_optimizers;  ///< ascending expert ranks
   std::optional<std::string> old_expert;  ///< name of the first file of FileRole::OldExpert
 };
-/// Throws: Unsupported for files of DeepSpeed's Fast writer; Corrupt for two files of one rank,
-/// layer or expert.
+/// Links are followed within the folder that holds the tag.
+/// Throws: Unsupported for files of DeepSpeed's Fast writer, and for links that lead outside;
+/// Corrupt for links to nothing, and for two files of one rank, layer or expert.
 TagFiles find_files(Storage& storage, const Path& folder);
 
 /// Checks that `files` are those of ranks 0 to world_size - 1. Messages name the files by `what`

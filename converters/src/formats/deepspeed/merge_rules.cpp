@@ -4,6 +4,7 @@
 #include "unishard/format/error.hpp"
 
 #include "containers/pickle_json.hpp"
+#include "formats/deepspeed/bias_fit.hpp"
 #include "formats/deepspeed/listed_patterns.hpp"
 #include "formats/deepspeed/name_pattern.hpp"
 
@@ -103,28 +104,14 @@ CutRules MergeRules::cut_rules(const TorchFile& file, Notes& notes) {
 
 namespace {
 
-/// A weight that was put together along the wrong dimension has neither as many rows nor as many
-/// columns as its bias has elements.
 void check_biases(const Catalog& catalog) {
-  constexpr std::string_view kWeight = ".weight", kBias = ".bias";
-  std::map<std::pair<std::string_view, std::string_view>, std::uint64_t> sizes;  // of biases
-  for (const TensorInfo& bias : catalog.tensors) {
-    if (bias.fqn.ends_with(kBias) && bias.shape.size() == 1)
-      sizes.emplace(std::pair{std::string_view(bias.fqn), std::string_view(bias.state)},
-                    bias.shape[0]);
-  }
-  for (const TensorInfo& weight : catalog.tensors) {
-    if (weight.state != state::kWeights && weight.state != state::kFp32) continue;
-    if (!weight.fqn.ends_with(kWeight) || weight.shape.size() != 2) continue;
-    const std::string stem = weight.fqn.substr(0, weight.fqn.size() - kWeight.size());
-    const auto found = sizes.find({stem + std::string(kBias), weight.state});
-    if (found == sizes.end()) continue;
-    const std::uint64_t size = found->second;
-    if (weight.shape[0] == size || weight.shape[1] == size) continue;
+  for (const BiasMisfit& misfit : bias_misfits(catalog)) {
+    const std::string& name = misfit.weight->fqn;
     refuse(
         fmt::format("{} becomes ({}), which does not fit {}.bias of {}: one of the two has the "
                     "wrong rule",
-                    unishard::quote(weight.fqn), fmt::join(weight.shape, ", "), stem, size));
+                    unishard::quote(name), fmt::join(misfit.weight->shape, ", "),
+                    name.substr(0, name.rfind('.')), misfit.bias));
   }
 }
 

@@ -420,6 +420,27 @@ std::vector<std::vector<ModuleFile>> place_layers(std::vector<ModuleFile> layers
   return out;
 }
 
+std::vector<std::string> tied_modules_without_layer(
+    const std::vector<StageFacts>& stages, const std::vector<std::vector<ModuleFile>>& layers) {
+  std::set<std::string_view> missing;
+  for (const StageFacts& stage : stages) {
+    if (!stage.groups) continue;
+    for (const auto& group : *stage.groups) {
+      for (const ToldParameter& told : group) missing.insert(tied_prefix(told.fqn));
+    }
+  }
+  missing.erase(std::string_view());
+  for (const auto& of_stage : layers) {
+    for (const ModuleFile& layer : of_stage) {
+      for (const NamedView& entry : layer.entries) missing.erase(tied_prefix(entry.name));
+    }
+  }
+  std::vector<std::string> names;
+  for (const std::string_view prefix : missing)
+    names.emplace_back(prefix.substr(0, prefix.size() - 1));
+  return names;
+}
+
 ShapeGroups shapes_of_stage(const StageFacts& stage, const std::vector<ModuleFile>& layers) {
   std::unordered_map<std::string_view, const NamedView*> entries;
   for (const ModuleFile& layer : layers) {

@@ -65,6 +65,11 @@ std::vector<std::vector<ModuleFile>> place_layers(std::vector<ModuleFile> layers
                                                   const std::vector<std::size_t>& stage_of,
                                                   std::size_t stages);
 
+/// Returns the tied modules ("tied_modules.embed") of whose parameters no layer has one. `layers`
+/// are those of the stages, with whole names.
+std::vector<std::string> tied_modules_without_layer(
+    const std::vector<StageFacts>& stages, const std::vector<std::vector<ModuleFile>>& layers);
+
 /// Returns the parameters of a stage with their shapes, which its layers have where they are not
 /// told.
 /// Throws: Corrupt when a layer has another number of elements; Unsupported when no layer has it.

@@ -3,6 +3,7 @@
 #include "unishard/converters/cut_patterns.hpp"
 #include "unishard/format/error.hpp"
 
+#include "formats/deepspeed/bias_fit.hpp"
 #include "formats/deepspeed/listed_patterns.hpp"
 #include "formats/deepspeed/parameter_table.hpp"
 
@@ -11,6 +12,8 @@
 
 #include <algorithm>
 #include <map>
+#include <set>
+#include <string_view>
 #include <utility>
 
 namespace unishard::converters::deepspeed {
@@ -29,6 +32,40 @@ constexpr std::uint64_t kComparedPart = 64;
 void check_groups(const RankContent& first, const RankContent& other) {
   if (first.parts.catalog.groups != other.parts.catalog.groups)
     raise_two_saves(first.model_name, other.model_name, "their parameter groups differ");
+}
+
+/// Returns the values of the lists of patterns, which no rank has an order for.
+std::map<std::string_view, std::set<std::string>> listed_rules(const Json& info) {
+  std::map<std::string_view, std::set<std::string>> rules;
+  const auto add = [&](std::string_view list) {
+    if (!info.contains(list) || !info[list].is_array()) return;
+    for (const Json& value : info[list]) rules[list].insert(value.dump());
+  };
+  for (const std::string_view list : kPatternLists) add(list);
+  add(kSubParameterList);
+  return rules;
+}
+
+/// Checks that the ranks tell the same rules. A rank that tells none may have been saved without.
+void check_rules(const RankContent& first, const RankContent& other) {
+  const auto info_of = [](const RankContent& rank) {
+    const Json& client = rank.parts.catalog.client_state;
+    return client.is_object() ? client.value(kCutPatterns, Json()) : Json();
+  };
+  const Json info = info_of(first), others = info_of(other);
+  if (!info.is_object() || !others.is_object()) return;
+  const auto rules = listed_rules(info), other_rules = listed_rules(others);
+  for (const auto* lists : {&rules, &other_rules}) {
+    for (const auto& [list, patterns] : *lists) {
+      const auto one = rules.find(list), two = other_rules.find(list);
+      if (one == rules.end() || two == other_rules.end() || one->second != two->second)
+        raise_two_saves(first.model_name, other.model_name,
+                        fmt::format("{} of {} differs", list, kCutPatterns));
+    }
+  }
+  if (info.value("original_vocab_size", Json()) != others.value("original_vocab_size", Json()))
+    raise_two_saves(first.model_name, other.model_name,
+                    fmt::format("original_vocab_size of {} differs", kCutPatterns));
 }
 
 class PartsJoin {
@@ -54,6 +91,7 @@ class PartsJoin {
     }
     check_surplus();
     rules_.check_vocabulary();
+    if (!rules_.are_users()) check_biases();
     note_equal_parts();
     finish_catalog();
     return make_joined_source(std::move(out_), std::move(shards_), where_);
@@ -111,6 +149,24 @@ class PartsJoin {
 
   bool has_master(const TensorInfo& weights) const {
     return shards_.front()->catalog().find(weights.fqn, state::kFp32).has_value();
+  }
+
+  /// Refuses rules of the files by which a matrix does not fit its bias, although the first rank's
+  /// parts fit. Rules of the user's are checked by MergeRules.
+  void check_biases() const {
+    std::set<std::string_view> odd;
+    for (const BiasMisfit& misfit : bias_misfits(shards_.front()->catalog()))
+      odd.insert(misfit.weight->fqn);
+    for (const BiasMisfit& misfit : bias_misfits(out_.catalog)) {
+      const std::string& name = misfit.weight->fqn;
+      if (odd.contains(name)) continue;
+      raise(ErrorCode::Corrupt,
+            fmt::format("{}: {} becomes ({}) by the rules of {}, which does not fit {}.bias of {}, "
+                        "and the ranks' parts fit each other",
+                        where_, unishard::quote(name), fmt::join(misfit.weight->shape, ", "),
+                        kCutPatterns, name.substr(0, name.rfind('.')), misfit.bias),
+            "pass a file of rules as --merge-rules");
+    }
   }
 
   /// What the states of one parameter share.
@@ -325,7 +381,10 @@ CutParts parts_of(std::vector<RankContent> ranks) {
 
 std::unique_ptr<Source> join_ranks(std::vector<RankContent> ranks, CutRules& rules,
                                    const std::string& where, Notes& notes) {
-  for (const RankContent& rank : ranks) note_differing_facts(ranks.front(), rank, notes);
+  for (const RankContent& rank : ranks) {
+    note_differing_facts(ranks.front(), rank, notes);
+    if (!rules.are_users()) check_rules(ranks.front(), rank);
+  }
   return join_parts(parts_of(std::move(ranks)), rules, where, notes);
 }
 

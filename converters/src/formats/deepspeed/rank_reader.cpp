@@ -45,6 +45,8 @@ class RankReader {
     compare_with_module();
     parts_.format = "deepspeed";
     parts_.rank_of_file = rank_of_file;
+    if (in_.experts != nullptr && !in_.experts->optimizers.empty())
+      parts_.rank_of_file = expert_ranks_of_files(*in_.experts);
     return {std::move(parts_),         model_.name,   world_size_, model_.global_steps,
             std::move(model_.aliases), has_optimizer_};
   }
@@ -71,6 +73,7 @@ class RankReader {
       check_complete(in_.folder, {}, world_size_, files_of("optimizer"), "dp_world_size");
     Stage0Optimizer optimizer = read_unpartitioned(file);
     has_optimizer_ = optimizer.is_there;
+    if (!has_optimizer_) remark_unnamed_masters(file);
     steps_ = std::move(optimizer.steps);
     parameters_ = std::move(optimizer.parameters);
     catalog().world_size =
@@ -83,6 +86,17 @@ class RankReader {
     assemble({&model_, &parameters_, &frozen_, false, optimizer.is_there}, parts_, notes_);
   }
 
+  /// Says that the module's weights are rounded, although the fp32 masters are in the files.
+  void remark_unnamed_masters(const TorchFile& file) {
+    const auto optimizer = present(file.root(), "optimizer");
+    if (!optimizer) return;
+    if (present(*optimizer, "fp32_groups_flat") || present(*optimizer, "fp32_groups"))
+      parts_.remarks.push_back(
+          fmt::format("{}: the weights are those of the module, rounded to 16 bits: the "
+                      "optimizer's fp32 masters are in the files, and have no names",
+                      file.name()));
+  }
+
   Stage0Optimizer read_unpartitioned(const TorchFile& file) {
     if (in_.experts != nullptr) return read_expert_states(file);
     if (!in_.unnamed_states || !present(file.root(), "optimizer"))
@@ -93,7 +107,7 @@ class RankReader {
 
   Stage0Optimizer read_expert_states(const TorchFile& file) {
     if (!in_.experts->optimizers.empty())
-      return read_expert_stage0(pool_, model_, *in_.experts, notes_);
+      return read_expert_stage0(pool_, file, model_, *in_.experts, notes_);
     if (!present(file.root(), "optimizer")) return {};
     raise(ErrorCode::Corrupt,
           fmt::format("{}: expp_rank_0_mp_rank_00_optim_states.pt and those of the other expert "

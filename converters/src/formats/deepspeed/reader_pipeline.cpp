@@ -26,6 +26,9 @@ namespace {
 constexpr const char* kUnnamed =
     "stage 0 of a pipeline stores states without names, and tied modules or frozen layers leave a "
     "choice of which layers are whose";
+constexpr const char* kUnnamedWithoutLayers =
+    "stage 0 of a pipeline stores states without names, and the optimizers list more parameters "
+    "than the layers' files have";
 
 /// Numbers the ranks of one tensor-parallel rank: a stage has `data_ranks` of them.
 struct StageRanks {
@@ -56,14 +59,19 @@ class PipelineReader {
   std::unique_ptr<Source> read() {
     find_degrees();
     check_grid();
-    if (tensors_ == 1) return make_whole(read_tensor_rank(0));
+    auto source = tensors_ == 1 ? make_whole(read_tensor_rank(0)) : join_tensor_ranks();
+    source->add_remarks(std::move(remarks_));
+    return source;
+  }
+
+ private:
+  std::unique_ptr<Source> join_tensor_ranks() {
     CutRules rules = rules_.cut_rules(first_, notes_);
     std::vector<RankContent> ranks;
     for (std::uint32_t t = 0; t < tensors_; ++t) ranks.push_back(read_tensor_rank(t));
     return join_ranks(std::move(ranks), rules, where_, notes_);
   }
 
- private:
   /// Takes the degrees from the files' names where the model file does not tell both.
   void find_degrees() {
     if (files_.layers.empty()) {
@@ -159,9 +167,11 @@ class PipelineReader {
       facts.push_back(read_facts(model_rank(stage, tensor_rank)));
     check_facts(facts);
     std::vector<ModuleFile> layers = read_layers(tensor_rank);
-    if (facts.front().groups)
-      return read_stages(tensor_rank, facts,
-                         assign_layers(std::move(layers), facts, where_, notes_), {});
+    if (facts.front().groups) {
+      const auto assigned = assign_layers(std::move(layers), facts, where_, notes_);
+      if (tensor_rank == 0) remark_tied_modules(tied_modules_without_layer(facts, assigned));
+      return read_stages(tensor_rank, facts, assigned, {});
+    }
     check_told_layers(layers, facts, where_);
     compare_with_states(layers, facts);
     const auto stage_of = count_off_layers(layers, facts);
@@ -170,7 +180,16 @@ class PipelineReader {
     if (stage_of) {
       if (auto content = try_stages(tensor_rank, facts, placed)) return *std::move(content);
     }
-    return read_stages(tensor_rank, facts, placed, kUnnamed);
+    return read_stages(tensor_rank, facts, placed,
+                       lacks_listed_ ? kUnnamedWithoutLayers : kUnnamed);
+  }
+
+  void remark_tied_modules(const std::vector<std::string>& names) {
+    if (names.empty()) return;
+    remarks_.push_back(
+        fmt::format("no layer's file has {}, whose masters are read: all layers of the tied module "
+                    "have a forward_fn, or a file is missing",
+                    fmt::join(names, ", ")));
   }
 
   /// Compares the parameters of the layers with those that the optimizer has states of, which
@@ -196,6 +215,8 @@ class PipelineReader {
       lose_absent_weights(fmt::format("{} trained parameters", balance.absent));
     } else if (flat_elements > held_elements) {
       lose_absent_weights(fmt::format("{} trained elements", flat_elements - held_elements));
+    } else if (with_states == 0 && flat_elements == 0 && trained > held) {
+      tell_listed_weights(layers, shapes, trained - held);
     }
     if (flat_elements > 0) {
       if (held_elements > flat_elements)
@@ -206,8 +227,48 @@ class PipelineReader {
     }
   }
 
+  /// The optimizers list `absent` parameters more than the layers have, and have no states that
+  /// would tell which of them are those of a tied module, which several stages list.
+  void tell_listed_weights(const std::vector<ModuleFile>& layers,
+                           const std::vector<std::vector<Shape>>& shapes, std::uint64_t absent) {
+    lacks_listed_ = true;
+    if (const auto layer = layer_missing_in_kind(layers, shapes, absent)) {
+      return notes_.lose({Role::Weight, fmt::format("{} trained parameters", absent),
+                          fmt::format("the optimizers list them, and no layer's file has them: the "
+                                      "file of layer {} is missing, between layers of one kind",
+                                      *layer)});
+    }
+    notes_.add(
+        fmt::format("the optimizers list {} parameters more than the layers' files have: a file is "
+                    "missing, or several stages list a tied module",
+                    absent));
+  }
+
+  /// Returns the first layer without a file between two layers with the same tensors, where
+  /// `absent` parameters are as many as the layers between them would have.
+  static std::optional<std::uint32_t> layer_missing_in_kind(
+      const std::vector<ModuleFile>& layers, const std::vector<std::vector<Shape>>& shapes,
+      std::uint64_t absent) {
+    for (std::size_t i = 1; i < layers.size(); ++i) {
+      const std::uint32_t last = layers[i - 1].numbers.layer, next = layers[i].numbers.layer;
+      const std::uint64_t between = next - last - 1;
+      if (between > 0 && !shapes[i].empty() && absent / between >= shapes[i].size() &&
+          has_same_tensors(layers[i - 1], layers[i]))
+        return last + 1;
+    }
+    return std::nullopt;
+  }
+
+  static bool has_same_tensors(const ModuleFile& one, const ModuleFile& other) {
+    return std::ranges::equal(one.entries, other.entries,
+                              [](const NamedView& a, const NamedView& b) {
+                                return a.name == b.name && a.view.shape == b.view.shape;
+                              });
+  }
+
   /// A file is missing, or no layer has one of a tied module.
   void lose_absent_weights(std::string what) {
+    lacks_listed_ = true;
     notes_.lose({Role::Weight, std::move(what),
                  "the optimizer has their states, and no layer's file has them: a file is missing, "
                  "or all layers of a tied module have a forward_fn"});
@@ -407,6 +468,8 @@ class PipelineReader {
   const std::string where_;
   ParallelDegrees degrees_;
   std::uint64_t stages_ = 1, tensors_ = 1;
+  std::vector<std::string> remarks_;
+  bool lacks_listed_ = false;  ///< the layers lack parameters that the optimizers list
   Notes notes_;
 };
 

@@ -9,6 +9,7 @@
 #include "formats/deepspeed/rank_reader.hpp"
 #include "formats/deepspeed/reader.hpp"
 #include "formats/deepspeed/reader_pipeline.hpp"
+#include "formats/deepspeed/unstarted_parameters.hpp"
 
 #include <fmt/format.h>
 
@@ -203,7 +204,9 @@ std::unique_ptr<Source> open_deepspeed(Storage& storage, const Path& path,
           fmt::format("{}: no *_model_states.pt of DeepSpeed is in it", folder.string()),
           "choose another checkpoint with --tag");
   }
-  return deepspeed::RegularReader(storage, folder, options.merge_rules).read();
+  auto source = deepspeed::RegularReader(storage, folder, options.merge_rules).read();
+  source->add_remarks(deepspeed::doubts_about_unstarted(source->catalog()));
+  return source;
 }
 
 }  // namespace unishard::converters

@@ -16,6 +16,7 @@
 #include "formats/deepspeed/reader.hpp"
 #include "formats/deepspeed/shard_copies.hpp"
 #include "formats/deepspeed/universal_copies.hpp"
+#include "formats/deepspeed/universal_parts.hpp"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -115,16 +116,16 @@ class UniversalReader {
   /// The model files of a tensor- or pipeline-parallel run hold parts of tensors; zero/ holds whole
   /// ones. The files tell which parameter is in which group.
   void read_parallel_models() {
-    std::vector<Path> paths;
+    std::vector<std::pair<std::uint32_t, Path>> paths;
     for (const auto& [rank, files] : tag_files_.model_ranks) {
-      if (const Path* const model = files.first_model()) paths.push_back(*model);
+      if (const Path* const model = files.first_model()) paths.emplace_back(rank, *model);
     }
     if (paths.size() < parallel_ranks_)
       notes_.lose(
           {Role::SideFile, "mp_rank_*_model_states.pt",
            fmt::format("{} of {} are missing", parallel_ranks_ - paths.size(), parallel_ranks_)});
-    for (const Path& path : paths) {
-      const TorchFile file = open(path);
+    for (const auto& [rank, path] : paths) {
+      TorchFile file = open(path);
       ModelFile model = read_parallel_model_file(file, notes_);
       const ShapeGroups shapes = std::exchange(model.param_shapes, {}).value_or(ShapeGroups());
       for (std::size_t g = 0; g < shapes.size(); ++g) {
@@ -133,7 +134,8 @@ class UniversalReader {
       }
       const auto listed = std::exchange(model.buffer_names, {});
       modules_.add(file, listed.value_or(std::vector<std::string>()));
-      if (path == paths.front()) model_ = std::move(model);
+      parts_of_ranks_.add(rank, std::move(file), shapes);
+      if (path == paths.front().second) model_ = std::move(model);
     }
     take_buffers();
   }
@@ -163,6 +165,8 @@ class UniversalReader {
       is_parallel_ = tag_files_.model_ranks.size() > 1 || degrees.pipeline > 1 ||
                      degrees.tensor > 1 || degrees.has_layer_files;
       parallel_ranks_ = degrees.tensor * (degrees.is_told ? degrees.pipeline : 1);
+      // Before DeepSpeed 0.19.5, the files of a pipeline tell the product of both alone.
+      if (degrees.is_told || !degrees.has_layer_files) parts_of_ranks_.set_ranks(degrees.tensor);
     }
     if (is_parallel_) return read_parallel_models();
     if (files_.model) {
@@ -235,7 +239,9 @@ class UniversalReader {
       if (parameters_.find(fqn)) continue;  // several ranks have a part of it
       if (!folders_.contains(fqn)) raise_missing(fqn);
       const bool is_known = static_cast<std::size_t>(group) < groups;
-      parameters_.add(fqn, shape_of_folder(fqn), is_known ? group : -1);
+      const Shape shape = shape_of_folder(fqn);
+      parts_of_ranks_.check_shape(fqn, shape, where_);
+      parameters_.add(fqn, shape, is_known ? group : -1);
     }
     for (const auto& [name, files] : folders_) {
       if (!is_trained(files) || parameters_.find(name)) continue;
@@ -535,7 +541,9 @@ class UniversalReader {
 
   /// ds_to_universal mistakes round-robin partitions for plain ones without an error.
   void check_weights() {
-    const std::vector<std::string> names = compare_weights(model_.module, parameters_).differing;
+    const std::vector<std::string> names =
+        is_parallel_ ? parts_of_ranks_.differing(parameters_)
+                     : compare_weights(model_.module, parameters_).differing;
     if (names.empty()) return;
     if (uses_round_robin()) {
       raise(
@@ -577,6 +585,7 @@ class UniversalReader {
   ModelFile model_;
   std::vector<std::pair<std::string, std::int32_t>> parallel_groups_;  ///< fqn and group
   RankModules modules_;                                                ///< of a parallel run
+  UniversalParts parts_of_ranks_;                                      ///< of a parallel run
   std::set<std::string> lost_;                                         ///< names, of a parallel run
   FrozenTable frozen_;
   ParameterFolders folders_;

@@ -113,6 +113,7 @@ class Stage0Reader {
     const auto wrapped = present(optimizer, "optimizer_state_dict");
     const Value base = wrapped ? *wrapped : optimizer;
     out_.settings = read_group_settings(file_, base.at("param_groups"), members_, notes_);
+    refuse_doubled_numbers();
     read_scaler(optimizer);
     if (has_muon() && !named_) sort_for_muon(candidates_);
     if (const auto flat = present(optimizer, "fp32_groups_flat")) {
@@ -129,6 +130,20 @@ class Stage0Reader {
           fmt::format("{}: {}; ZeRO stage 0 stores optimizer states without names", file_.name(),
                       problem),
           std::string(kNoNames));
+  }
+
+  /// torch gives each parameter of an optimizer a number of its own.
+  void refuse_doubled_numbers() const {
+    std::set<std::uint64_t> seen;
+    for (const auto& group : members_) {
+      for (const std::uint64_t number : group) {
+        if (seen.insert(number).second) continue;
+        raise(ErrorCode::Corrupt,
+              fmt::format("{}: the optimizer's groups list parameter number {} twice", file_.name(),
+                          number),
+              "use another checkpoint");
+      }
+    }
   }
 
   /// The fqns of every group, when UniShard's sink wrote them; those of all expert ranks.
