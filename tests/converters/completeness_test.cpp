@@ -348,6 +348,14 @@ TEST(Completeness, TorchShardsOfATrainersFolderAreNotTied) {
   EXPECT_THAT(floats_of(*source, "b"), ElementsAre(3, 4));
 }
 
+TEST(Completeness, ATorchShardThatIsACopyOfAnotherIsRefused) {
+  const TempDir temp;
+  for (const char* name : {"pytorch_model-00001-of-00002.bin", "pytorch_model-00002-of-00002.bin"})
+    save_torch_vectors(temp.path() / name, {{"a", {1, 2}}});
+  EXPECT_THAT(error_of([&] { open(temp.path()); }),
+              Fails(ErrorCode::Corrupt, {"00002-of-00002", "nothing but what other files"}));
+}
+
 TEST(Completeness, NamesAreTakenApart) {
   const auto count = [](std::string_view name) {
     const auto part = parse_part_name(name);

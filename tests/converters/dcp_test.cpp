@@ -812,6 +812,23 @@ TEST(Dcp, ACopyInTheFileOfAnotherRankIsRefused) {
               Fails(ErrorCode::Corrupt, "hold the same part"));
 }
 
+// Of two ranks, each of which has half of the rows, the first one's would make whole tensors.
+TEST(Dcp, AFileThatIsACopyOfAnotherRanksIsRefused) {
+  SKIP_WITHOUT_FIXTURES();
+  const test::TempDir work;
+  const Path folder = copy_of(work, "dcp_hf_sharded_w3");
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+    const std::string name = entry.path().filename().string();
+    if (!name.starts_with("shard-00001")) std::filesystem::remove(entry.path());
+  }
+  for (const auto& entry : std::filesystem::directory_iterator(folder)) {
+    std::string name = entry.path().filename().string();
+    std::filesystem::copy_file(entry.path(), folder / name.replace(0, 11, "shard-00002"));
+  }
+  EXPECT_THAT(error_of([&] { open_source(posix_storage(), folder); }),
+              Fails(ErrorCode::Corrupt, "hold the same parts of the same tensors"));
+}
+
 TEST(Dcp, TwoNamesAtOnePlaceAreRefusedWhereBytesHaveNone) {
   const Path folder = Path(UNISHARD_TEST_DATA) / "golden/torch/titan_dcp";
   dcp::Metadata metadata = dcp::read_metadata(posix_storage(), folder / ".metadata");

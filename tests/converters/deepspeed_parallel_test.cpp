@@ -175,6 +175,8 @@ TEST(MergeRules, ThatContradictTheTensorsAreRefusedBeforeAnythingIsRead) {
       {changed("parameter_with_row_parallelism_patterns", {"(.*\\.)?dense\\.weight"}),
        "does not fit layers.0.dense_4h_to_h.bias"},
       {changed("original_vocab_size", 10), "nothing of the last rank's rows"},
+      {changed("original_vocab_size", -3), "no number of rows"},
+      {changed("parameter_with_row_parallelism_patterns", {"("}), "is not understood"},
       {changed("parameter_with_sub_params",
                Json::array({{{"patterns", Json::array()}, {"shape", {4}}, {"partition_dim", 0}}})),
        "without patterns"},

@@ -46,6 +46,12 @@ TEST_F(ModelDoubts, LayersThatTheConfigurationHasAreMissed) {
   EXPECT_THAT(doubts(), IsEmpty());
 }
 
+TEST_F(ModelDoubts, AModelWithoutAnyLayerIsMissed) {
+  for (const char* name : {"wte.weight", "norm.weight"}) add(name);
+  write("config.json", {{"n_layer", 3}});
+  EXPECT_THAT(doubts(), ElementsAre(HasSubstr("3 layers, and there are tensors of 0")));
+}
+
 TEST_F(ModelDoubts, ALayerThatLacksWhatTheOthersHaveIsNamed) {
   for (const char* name : {"h.0.m.a", "h.0.m.b", "h.1.m.a", "h.2.m.a", "h.2.m.b", "h.3.m.a"})
     add(name);

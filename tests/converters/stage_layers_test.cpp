@@ -42,5 +42,18 @@ TEST(LayerName, IsOfALayerOrOfATiedModule) {
     EXPECT_FALSE(split_layer_name(name)) << name;
 }
 
+// PipelineModule makes a tied module where the first layer of its stage uses it.
+TEST(StageLayers, TiedModulesOfAStageAreInTheOrderOfTheirUse) {
+  SinkModel model;
+  for (const char* name : {"tied_modules.a.w", "tied_modules.m.w", "2.w", "3.w", "5.w"})
+    model.module.push_back({.fqn = name});
+  const ParallelRanks ranks{.parts = {0, 3, 7}, .tied = {{"a", {0, 6}}, {"m", {1, 4}}}};
+  const StageLayers layers(model, ranks, [](const SinkParameter&) { return std::uint64_t{1}; });
+  EXPECT_LT(layers.place(0, "tied_modules.a.w"), layers.place(0, "tied_modules.m.w"));
+  EXPECT_LT(layers.place(1, "tied_modules.m.w"), layers.place(1, "tied_modules.a.w"));
+  EXPECT_LT(layers.place(1, "tied_modules.a.w"), layers.place(1, "3.w"));
+  EXPECT_LT(layers.place(1, "3.w"), layers.place(1, "5.w"));
+}
+
 }  // namespace
 }  // namespace unishard::converters::deepspeed_sink

@@ -98,6 +98,22 @@ class AFileWithASparseTensor : public testing::Test {
   const std::filesystem::path out_ = temp_.path() / "out.safetensors";
 };
 
+TEST(DoubtsAboutWeights, AreSaidByZeroToFp32) {
+  const std::filesystem::path padded = test::fixtures() / "parallel/mg_tp2_stage1_fp32/checkpoint",
+                              numbered = test::fixtures() / "public/bnb_trainer_nested/input";
+  if (!std::filesystem::exists(padded)) GTEST_SKIP() << padded << " is not here";
+  const test::TempDir temp;
+  const auto run = [&](const std::filesystem::path& input, const char* name) {
+    const test::ProcessResult result =
+        test::unishard({"zero_to_fp32", input, temp.path() / name, "--json"});
+    EXPECT_EQ(result.status, 0) << result.err;
+    return result.out;
+  };
+  EXPECT_THAT(run(padded, "a.safetensors"), HasSubstr("3 rows of padding"));
+  EXPECT_THAT(run(numbered, "b.safetensors"), Not(HasSubstr("have numbers")))
+      << "how the states of an optimizer were named";
+}
+
 TEST_F(AFileWithASparseTensor, IsRefusedByEveryVerbThatWouldWriteLess) {
   for (const std::vector<std::string>& command :
        {std::vector<std::string>{"zero_to_fp32", input_, out_},

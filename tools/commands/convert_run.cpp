@@ -214,7 +214,8 @@ void ConvertRun::add_pipeline(CLI::App& command) {
       ->delimiter(',');
   command
       .add_option("--tied-layers,--tied_layers", tied_layers,
-                  "The layers of the pipeline that use a tied module, such as embed=0,7")
+                  "The layers of the pipeline that use a tied module, such as embed=0,7; "
+                  "again for each tied module")
       ->allow_extra_args(false)
       ->type_name("KEY=LAYERS");
 }

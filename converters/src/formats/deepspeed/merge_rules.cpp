@@ -45,7 +45,7 @@ void require_keys(const Json& rules) {
 void require_vocabulary(const Json& rules) {
   const auto rows = rules.find("original_vocab_size");
   if (rows == rules.end()) return;
-  if (!rows->is_number_unsigned()) refuse("original_vocab_size is no number of rows");
+  if (!rows->is_number_integer() || *rows < 0) refuse("original_vocab_size is no number of rows");
   if (!rules.contains(kVocabulary))
     refuse(fmt::format("original_vocab_size says nothing without {}, which name the tables",
                        kVocabulary));
