@@ -79,6 +79,7 @@ std::optional<TensorCut> UniversalParts::cut_of(const std::string& fqn,
                                                 const std::vector<const Part*>& parts) {
   if (parts.empty() || !rules_) return std::nullopt;
   std::vector<Shape> shapes;
+  shapes.reserve(parts.size());
   for (const Part* part : parts) shapes.push_back(part->shape);
   try {
     return rules_->cut_of(fqn, shapes);

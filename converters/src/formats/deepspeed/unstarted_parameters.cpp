@@ -38,6 +38,7 @@ std::vector<std::string> doubts_about_unstarted(const Catalog& catalog) {
   for (const Json& group : catalog.groups) {
     if (!group.is_object() || !group.contains("betas") || !group.contains("params")) continue;
     for (const Json& name : group["params"]) {
+      if (!name.is_string()) continue;
       const auto& fqn = name.get_ref<const std::string&>();
       if (!names.frozen.contains(fqn) && !names.with_states.contains(fqn)) unstarted.push_back(fqn);
     }
