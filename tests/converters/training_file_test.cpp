@@ -1228,6 +1228,13 @@ TEST(TrainingFile, ThatAScriptHasSavedAgainIsReadAsItIsNow) {
   for (const Loss& loss : source->losses()) lost.emplace_back(loss.role, loss.name);
   EXPECT_THAT(lost, testing::UnorderedElementsAre(std::pair(Role::Weight, "model.c"),
                                                   std::pair(Role::ClientValue, "ema.a")));
+
+  states[1][1]["step"] = tensor("step");
+  const Path other = folder.path() / "other.pt";
+  save_torch(other, object, tensors);
+  const auto uneven = open_source(posix_storage(), other);
+  EXPECT_EQ(uneven->catalog().step, 5);
+  EXPECT_THAT(uneven->remarks(), testing::Contains(testing::HasSubstr("differ from each other")));
 }
 
 TEST(TorchViews, OfOneStorageThatDifferInSignOrConjugationAreTwoTensors) {

@@ -63,11 +63,12 @@ class Changes {
     const Json& client_state = catalog_.client_state;
     if (file.values.is_object() && (client_state.is_null() || client_state.is_object()))
       take_values(file.values);
-    if (names_.empty()) return {};
-    return {
-        fmt::format("another program has saved this again, and unishard.catalog in it is of an "
-                    "earlier save: read as they are now: {}",
-                    first_names(names_))};
+    if (!names_.empty())
+      lines_.push_back(
+          fmt::format("another program has saved this again, and unishard.catalog in it is of an "
+                      "earlier save: read as they are now: {}",
+                      first_names(names_)));
+    return std::move(lines_);
   }
 
  private:
@@ -93,12 +94,18 @@ class Changes {
     }
   }
 
-  /// Takes one step counter for all parameters. Several can only be named.
+  /// Takes one step counter for all parameters. That there are several is only said.
   void take_steps(const std::set<double>& now) {
     const std::set<double> before = steps_of(catalog_);
     if (now.empty() || before.empty() || now == before) return;
+    if (now.size() != 1) {
+      lines_.emplace_back(
+          "the steps of the optimizer's parameters are others than in unishard.catalog, and differ "
+          "from each other: those of unishard.catalog are read; save it without that key, and they "
+          "are read as they are now");
+      return;
+    }
     names_.emplace_back("the optimizer's steps");
-    if (now.size() != 1) return;
     const double step = *now.begin();
     Json& state = catalog_.client_state;
     if (state.is_object() && state.contains(kOptimizerScalars) &&
@@ -122,7 +129,7 @@ class Changes {
   }
 
   Catalog& catalog_;
-  std::vector<std::string> names_;
+  std::vector<std::string> names_, lines_;
 };
 
 }  // namespace

@@ -22,7 +22,7 @@ struct FileScalars {
 FileScalars scalars_of(const Catalog& without_text);
 
 /// Gives the catalog, which was restored from the text, the settings, steps and values that the
-/// file has now. Returns one line that names what was changed, or nothing.
+/// file has now. Steps that differ between parameters stay as they are. Returns remarks on both.
 std::vector<std::string> take_later_changes(const FileScalars& file, Catalog& catalog);
 
 }  // namespace unishard::converters

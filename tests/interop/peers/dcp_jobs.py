@@ -304,8 +304,10 @@ def judge_fixtures(judge, folder):
         except dcp.api.CheckpointException as error:
             judge.row(f"{name}: refused by name", "complex32" in str(error))
             continue
-        different = catalog_differences(folder / "saved" / name, folder / "dcp" / name, folder / "made" / name)
-        judge.row(f"{name}: the catalog of DCP's folder {' '.join(different)}", not different)
+        # A folder with the keys of Megatron-Core is read as its own; a state dict in memory has keys alone.
+        if not (metadata.parent / "common.pt").exists():
+            different = catalog_differences(folder / "saved" / name, folder / "dcp" / name, folder / "made" / name)
+            judge.row(f"{name}: the catalog of DCP's folder {' '.join(different)}", not different)
         again = _load_state_dict_from_keys(storage_reader=Reader(folder / "saved" / name, weights_only=False))  # io.BytesIO
         judge.row(f"{name}: loads as from DCP's own storage", is_equal(
             again, _load_state_dict_from_keys(storage_reader=dcp.FileSystemReader(folder / "dcp" / name))))
