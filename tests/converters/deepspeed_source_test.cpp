@@ -451,18 +451,23 @@ TEST(DeepSpeedSource, ReadsFilesOfOldVersions) {
   EXPECT_EQ(catalog.client_state, (Json{{"mine", {{"epoch", 4}}}}));
 }
 
+/// The optimizer of one of two ranks at stage 2, whose master and moment are the named tensors.
+Json optimizer_of_rank(const char* master, const char* moment) {
+  return {{"base_optimizer_state",
+           {{"state", with_number_keys({{"step", 5}, {"exp_avg", tensor(moment)}})},
+            {"param_groups", Json::array({{{"lr", 0.5}, {"params", {0}}}})}}},
+          {"single_partition_of_fp32_groups", Json::array({tensor(master)})},
+          {"zero_stage", 2},
+          {"partition_count", {2}}};
+}
+
 TEST(DeepSpeedSource, AMomentThatIsLongerThanItsPartitionIsDamage) {
   const test::TempDir folder;
   save_old_checkpoint(folder.path() / "tag", true);
   const Path file = folder.path() / "tag" / Copy::optimizer_name(1);
   const DType f32 = DType::Float32;
   fs::remove(file);
-  Json inner = {{"base_optimizer_state",
-                 {{"state", with_number_keys({{"step", 5}, {"exp_avg", tensor("avg")}})},
-                  {"param_groups", Json::array({{{"lr", 0.5}, {"params", {0}}}})}}},
-                {"single_partition_of_fp32_groups", Json::array({tensor("master")})},
-                {"zero_stage", 2},
-                {"partition_count", {2}}};
+  const Json inner = optimizer_of_rank("master", "avg");
   save_torch(
       file, {{"optimizer_state_dict", inner}},
       {{"master", {f32, {3}, {5, 6, 7}}}, {"avg", {f32, {8}, {15, 16, 17, -1, 18, 19, 20, -1}}}});
@@ -484,12 +489,7 @@ TEST(DeepSpeedSource, NotesWeightsThatAreNotThoseOfTheOptimizer) {
   const Path tag = folder.path() / "tag";
   save_old_checkpoint(tag, true);
   fs::remove(tag / Copy::optimizer_name(1));
-  Json inner = {{"base_optimizer_state",
-                 {{"state", with_number_keys({{"step", 5}, {"exp_avg", tensor("m")}})},
-                  {"param_groups", Json::array({{{"lr", 0.5}, {"params", {0}}}})}}},
-                {"single_partition_of_fp32_groups", Json::array({tensor("m")})},
-                {"zero_stage", 2},
-                {"partition_count", {2}}};
+  const Json inner = optimizer_of_rank("m", "m");
   save_torch(tag / Copy::optimizer_name(1), {{"optimizer_state_dict", inner}},
              {{"m", {DType::Float32, {3}, {5, 6, 8}}}});
   const auto notes = notes_of(*open_source(posix_storage(), folder.path()));

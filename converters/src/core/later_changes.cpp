@@ -1,12 +1,10 @@
 #include "core/later_changes.hpp"
 
 #include "unishard/converters/extra_state.hpp"
-#include "unishard/converters/loss.hpp"
 #include "unishard/converters/optimizer_scalars.hpp"
 #include "unishard/format/text.hpp"
 
 #include "core/model_tensors.hpp"
-#include "core/nested_states.hpp"
 
 #include <fmt/format.h>
 

@@ -4,6 +4,7 @@
 #include "unishard/format/error.hpp"
 #include "unishard/format/limits.hpp"
 
+#include "containers/number_value.hpp"
 #include "containers/object_tree.hpp"
 #include "containers/pickle_json.hpp"
 
@@ -12,38 +13,9 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
-#include <cstring>
 
 namespace unishard::converters::deepspeed {
 namespace {
-
-constexpr std::uint64_t kScalarBytes = 16;
-
-template <class T>
-double widened(const std::vector<std::byte>& bytes) {
-  T value;
-  std::memcpy(&value, bytes.data(), sizeof value);
-  return static_cast<double>(value);
-}
-
-std::optional<double> element(DType dtype, const std::vector<std::byte>& bytes) {
-  switch (dtype) {
-    case DType::Int64:
-      return widened<std::int64_t>(bytes);
-    case DType::Int32:
-      return widened<std::int32_t>(bytes);
-    case DType::Int16:
-      return widened<std::int16_t>(bytes);
-    case DType::Int8:
-      return widened<std::int8_t>(bytes);
-    case DType::UInt8:
-    case DType::Bool:
-      return widened<std::uint8_t>(bytes);
-    default:
-      if (info(dtype).kind != Kind::Float) return std::nullopt;
-      return float_at(dtype, bytes.data());
-  }
-}
 
 double rounded(double value, DType dtype) {
   const auto widen = [&](std::uint16_t half) {
@@ -156,21 +128,6 @@ ShapeGroups shape_groups(Value value) {
   ShapeGroups groups;
   for (std::size_t i = 0; i < value.size(); ++i) groups.push_back(named_shapes(value[i]));
   return groups;
-}
-
-std::optional<double> number_of(const TorchFile& file, Value value) {
-  switch (value.kind()) {
-    case NodeKind::Int:
-    case NodeKind::Bool:
-    case NodeKind::Float:
-      return value.real();
-    default:
-      break;
-  }
-  if (!TorchFile::is_tensor(value)) return std::nullopt;
-  const TensorView view = file.tensor(value);
-  if (!view.storage || view.elements() != 1) return std::nullopt;
-  return element(view.dtype, view.read_all(kScalarBytes));
 }
 
 std::int64_t step_of(const TorchFile& file, Value value) {

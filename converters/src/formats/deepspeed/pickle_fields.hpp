@@ -59,8 +59,6 @@ Shape shape_of(Value value);
 ShapeGroups shape_groups(Value value);
 std::vector<NamedShape> named_shapes(Value dict);
 
-/// Returns the number in a Python number or a tensor of one element; nullopt for other values.
-std::optional<double> number_of(const TorchFile& file, Value value);
 /// Reads `step` of an optimizer.
 /// Throws: Corrupt unless it is a count.
 std::int64_t step_of(const TorchFile& file, Value value);

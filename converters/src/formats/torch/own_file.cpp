@@ -1,8 +1,6 @@
 #include "formats/torch/own_file.hpp"
 
-#include "unishard/format/error.hpp"
-
-#include "containers/inline_tensors.hpp"
+#include "containers/number_value.hpp"
 #include "containers/pickle_json.hpp"
 #include "formats/torch/training_layout.hpp"
 
@@ -47,11 +45,7 @@ class Steps {
     if (!step.is_object() || !step.contains("$tensor")) return std::nullopt;
     const auto found = tensors_.find(step["$tensor"].get_ref<const std::string&>());
     if (found == tensors_.end()) return std::nullopt;
-    const TensorView view = file_.tensor(*found->second);
-    if (!view.storage || view.elements() != 1) return std::nullopt;
-    Json number = inline_form({view.dtype, view.shape, view.read_all(kInlineBytes)});
-    make_numbers(number);
-    return number.is_number() ? std::optional(number.get<double>()) : std::nullopt;
+    return number_of(file_, *found->second);
   }
 
  private:
