@@ -434,6 +434,34 @@ TEST(DeepSpeedAffineMap, PutsColumnsTogether) {
   EXPECT_EQ(values_of(*Columns().open(), "w"), (std::vector<float>{0, 1, 2, 3, 4, 5, 6, 7}));
 }
 
+TEST(DeepSpeedAffineMap, OfTwoRanksMustBeEqual) {
+  const Columns map;
+  Columns other;
+  other.piece0["source"] = {1, {4, 1}};
+  TwoRanks run;
+  run.add("w", floats({2, 3}, {0, 1, 2, 4, 5, 6}), floats({2, 1}, {3, 7}));
+  EXPECT_THAT(error_of([&] {
+                run.open_ranks({map.info(), other.info()});
+              }),
+              Fails(ErrorCode::Corrupt, {"mp_rank_00", "mp_rank_01", "affine_map", "differs"}));
+}
+
+TEST(DeepSpeedAffineMap, MustSayWhatTheListsOfPatternsSay) {
+  TwoRanks run;
+  run.add("w", floats({2, 3}, {0, 1, 2, 4, 5, 6}), floats({2, 1}, {3, 7}));
+  Json info = Columns().info();
+  info["parameter_with_row_parallelism_patterns"] = Json::array({"^w$"});
+  EXPECT_EQ(values_of(*run.open(info), "w"), (std::vector<float>{0, 1, 2, 3, 4, 5, 6, 7}));
+
+  Columns turned;  // the last column first
+  turned.piece0["source"] = {1, {4, 1}};
+  turned.piece1["source"] = {0, {4, 1}};
+  Json forged = turned.info();
+  forged["parameter_with_row_parallelism_patterns"] = Json::array({"^w$"});
+  EXPECT_THAT(error_of([&] { run.open(forged); }),
+              Fails(ErrorCode::Corrupt, {"\"w\"", "affine_map", "lists of patterns"}));
+}
+
 TEST(DeepSpeedAffineMap, IsRefusedWhenItContradictsItselfOrTheFiles) {
   struct Case {
     std::string what;

@@ -94,9 +94,9 @@ CutRules::CutRules(std::optional<Value> info, const std::string& file, Json rule
   } catch (const Error& error) {
     throw error.with_context(file + ": ");
   }
-  const bool has_patterns = std::ranges::any_of(
-      patterns_, [](const NamePatterns& patterns) { return !patterns.empty(); });
-  if (affine_map_ || has_patterns || !sub_parameters_.empty()) return;
+  const auto is_used = [](const NamePatterns& patterns) { return !patterns.empty(); };
+  has_lists_ = std::ranges::any_of(patterns_, is_used) || !sub_parameters_.empty();
+  if (affine_map_ || has_lists_) return;
   raise(ErrorCode::Unsupported,
         fmt::format("{}: the run was tensor-parallel, and universal_checkpoint_info, which would "
                     "say how its tensors were cut, {}",
@@ -211,9 +211,31 @@ std::optional<TensorCut> CutRules::described_cut_of(const std::string& fqn,
                                                     const std::vector<Shape>& shards) {
   const std::string what = fmt::format("{}: {}", file_, unishard::quote(fqn));
   const CutContext context{shards, what, memory_};
-  if (affine_map_) {
-    if (auto cut = affine_map_->cut_of(fqn, context)) return cut;
+  std::optional<TensorCut> mapped;
+  if (affine_map_) mapped = affine_map_->cut_of(fqn, context);
+  if (!mapped) return listed_cut_of(fqn, context);
+  if (has_lists_) require_like_lists(*mapped, fqn, context);
+  return mapped;
+}
+
+/// DeepSpeed writes both, for programs older than the map.
+void CutRules::require_like_lists(const TensorCut& mapped, const std::string& fqn,
+                                  const CutContext& context) {
+  std::optional<TensorCut> listed;
+  try {
+    listed = listed_cut_of(fqn, context);
+    if (!listed) listed = concatenated_cut(context, 0, {sizes_along(0, context)});
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::Unsupported) throw;
+    return;  // the lists cannot tell everything that the map tells
   }
+  if (!is_same_cut(mapped, *listed))
+    raise_info(context.what, "affine_map and the lists of patterns cut it in different ways");
+}
+
+std::optional<TensorCut> CutRules::listed_cut_of(const std::string& fqn,
+                                                 const CutContext& context) {
+  const auto& [shards, what, memory] = context;
   refuse_unsupported(fqn, what);
   auto cut = by_pattern(fqn, context);
   if (!matches(Rule::Vocabulary, fqn, what)) return cut;

@@ -56,6 +56,9 @@ class CutRules {
   void read_list(Value info, std::string_view key, Rule rule);
   void read_sub_parameters(Value info);
   bool matches(Rule rule, const std::string& fqn, const std::string& what) const;
+  std::optional<TensorCut> listed_cut_of(const std::string& fqn, const CutContext& context);
+  void require_like_lists(const TensorCut& mapped, const std::string& fqn,
+                          const CutContext& context);
   std::optional<TensorCut> by_pattern(const std::string& fqn, const CutContext& context) const;
   TensorCut of_sub_parameters(const SubParameters& rule, const CutContext& context) const;
   void require_rows_of_every_rank(const std::vector<Shape>& shards, const std::string& what) const;
@@ -67,6 +70,7 @@ class CutRules {
   bool are_users_;
   double version_ = 0;
   std::optional<AffineMap> affine_map_;
+  bool has_lists_ = false;                ///< of patterns
   std::array<NamePatterns, 6> patterns_;  ///< by Rule; their numbers are positions in the lists
   std::vector<std::string> reasons_;      ///< of the patterns of Rule::Unsupported
   std::vector<SubParameters> sub_parameters_;

@@ -63,9 +63,11 @@ void check_rules(const RankContent& first, const RankContent& other) {
                         fmt::format("{} of {} differs", list, kCutPatterns));
     }
   }
-  if (info.value("original_vocab_size", Json()) != others.value("original_vocab_size", Json()))
-    raise_two_saves(first.model_name, other.model_name,
-                    fmt::format("original_vocab_size of {} differs", kCutPatterns));
+  for (const char* key : {"original_vocab_size", "affine_map"}) {
+    if (info.value(key, Json()) != others.value(key, Json()))
+      raise_two_saves(first.model_name, other.model_name,
+                      fmt::format("{} of {} differs", key, kCutPatterns));
+  }
 }
 
 class PartsJoin {

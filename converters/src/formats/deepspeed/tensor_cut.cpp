@@ -20,6 +20,27 @@ std::string of_rank(const CutContext& context, std::size_t rank) {
   return fmt::format("{}: tensor-parallel rank {}", context.what, rank);
 }
 
+/// Whether the copy has the box's elements at the same places of its shard as one of the others.
+bool has_like_copy(const SharedBox& box, const SharedBox::Copy& copy, const SharedBox& other) {
+  return std::ranges::any_of(other.copies, [&](const SharedBox::Copy& like) {
+    if (like.shard != copy.shard) return false;
+    for (std::size_t d = 0; d < copy.offsets.size(); ++d) {
+      if (copy.offsets[d] + other.whole.offsets[d] != like.offsets[d] + box.whole.offsets[d])
+        return false;
+    }
+    return true;
+  });
+}
+
+bool is_disjoint(const Box& one, const Box& other) {
+  for (std::size_t d = 0; d < one.sizes.size(); ++d) {
+    if (one.offsets[d] + one.sizes[d] <= other.offsets[d] ||
+        other.offsets[d] + other.sizes[d] <= one.offsets[d])
+      return true;
+  }
+  return false;
+}
+
 }  // namespace
 
 CutBuilder::CutBuilder(Shape shape, const CutContext& context) : in_(context) {
@@ -116,6 +137,20 @@ TensorCut concatenated_cut(const CutContext& context, std::size_t dimension,
     }
   }
   return builder.finish();
+}
+
+bool is_same_cut(const TensorCut& one, const TensorCut& other) {
+  if (one.shape != other.shape || one.is_mean != other.is_mean) return false;
+  for (const SharedBox& box : one.boxes) {
+    for (const SharedBox& like : other.boxes) {
+      if (is_disjoint(box.whole, like.whole)) continue;
+      if (box.copies.size() != like.copies.size()) return false;
+      for (const SharedBox::Copy& copy : box.copies) {
+        if (!has_like_copy(box, copy, like)) return false;
+      }
+    }
+  }
+  return true;
 }
 
 void keep_rows(TensorCut& cut, std::uint64_t rows) {

@@ -53,6 +53,9 @@ TensorCut replicated_cut(const CutContext& context);
 /// Throws: Corrupt when the widths do not fit the shapes.
 TensorCut concatenated_cut(const CutContext& context, std::size_t dimension,
                            const std::vector<std::vector<std::uint64_t>>& widths);
+/// Returns whether two cuts of the same tensors have each element at the same places. Their boxes
+/// may be split in different ways.
+bool is_same_cut(const TensorCut& one, const TensorCut& other);
 /// Removes the rows from number `rows` on.
 void keep_rows(TensorCut& cut, std::uint64_t rows);
 
