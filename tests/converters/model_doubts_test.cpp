@@ -130,6 +130,19 @@ TEST_F(ModelDoubts, ACausalModelHasAMatrixForItsVocabulary) {
   EXPECT_THAT(doubts(), IsEmpty());
 }
 
+TEST_F(ModelDoubts, ACausalModelHasAxesOfItsHiddenSize) {
+  add("wte.weight", {9, 4});
+  Json config = {{"architectures", {"GPTForCausalLM"}}, {"hidden_size", 4}};
+  write("config.json", config);
+  EXPECT_THAT(doubts(), IsEmpty());
+  config["hidden_size"] = 8;
+  write("config.json", config);
+  EXPECT_THAT(doubts(), ElementsAre(HasSubstr("hidden_size of 8, and no tensor has an axis")));
+  config["quantization_config"] = Json::object();
+  write("config.json", config);
+  EXPECT_THAT(doubts(), IsEmpty());
+}
+
 TEST_F(ModelDoubts, TheTotalSizeOfAnIndexIsCompared) {
   add("a");
   const char* name = "model.safetensors.index.json";
@@ -143,6 +156,28 @@ TEST_F(ModelDoubts, AMatrixOfAnAdapterThatIsAloneIsNamed) {
   for (const char* name : {"m.lora_A.weight", "n.lora_A.weight"}) add(name);
   add("m.lora_B.weight", {3, 2});
   EXPECT_THAT(doubts(), ElementsAre(HasSubstr("lack the one that belongs to them: n.lora_A")));
+}
+
+TEST_F(ModelDoubts, MatricesOfAnAdapterHaveTheRankOfItsConfiguration) {
+  add("q.lora_A.weight", {2, 6});
+  add("q.lora_B.weight", {6, 2});
+  Json config = {{"peft_type", "LORA"}, {"r", 2}, {"target_modules", {"q"}}};
+  write("adapter_config.json", config);
+  EXPECT_THAT(doubts(), IsEmpty());
+  config["r"] = 1;
+  write("adapter_config.json", config);
+  EXPECT_THAT(doubts(), ElementsAre(HasSubstr("(r, rank_pattern): q.lora_A.weight")));
+  config["target_parameters"] = {"q.weight"};
+  write("adapter_config.json", config);
+  EXPECT_THAT(doubts(), IsEmpty()) << "two experts of rank 1";
+  config["target_parameters"] = nullptr;
+  config["rank_pattern"] = {{"q", 2}};
+  write("adapter_config.json", config);
+  EXPECT_THAT(doubts(), IsEmpty());
+  config["peft_type"] = "ADALORA";
+  config["rank_pattern"] = Json::object();
+  write("adapter_config.json", config);
+  EXPECT_THAT(doubts(), IsEmpty()) << "ranks that change while it trains";
 }
 
 TEST_F(ModelDoubts, MatricesOfAnAdapterFitEachOtherAndItsConfiguration) {

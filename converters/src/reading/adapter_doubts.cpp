@@ -94,6 +94,42 @@ void doubt_modules(const SortedJson& config, const Catalog& catalog,
                                 first_names(missing)));
 }
 
+/// The ranks that PEFT's configuration gives the matrices of an adapter.
+std::vector<std::uint64_t> configured_ranks(const SortedJson& config) {
+  std::vector<std::uint64_t> ranks;
+  const auto add = [&](const SortedJson& rank) {
+    if (rank.is_number_unsigned() && rank != 0u) ranks.push_back(rank.get<std::uint64_t>());
+  };
+  if (const auto rank = config.find("r"); rank != config.end()) add(*rank);
+  const auto pattern = config.find("rank_pattern");
+  if (!ranks.empty() && pattern != config.end() && pattern->is_object())
+    std::ranges::for_each(*pattern, add);
+  return ranks;
+}
+
+/// A matrix A of LoRA has a row for each rank, and one of fused experts for each rank of each.
+void doubt_ranks(const SortedJson& config, const Catalog& catalog,
+                 std::vector<std::string>& lines) {
+  if (config.value("peft_type", SortedJson()) != "LORA") return;
+  const std::vector<std::uint64_t> ranks = configured_ranks(config);
+  const bool has_experts = !config.value("target_parameters", SortedJson()).is_null();
+  std::vector<std::string> unfit;
+  for (const TensorInfo& tensor : catalog.tensors) {
+    const bool is_a = tensor.fqn.find(".lora_A.") != std::string::npos ||
+                      tensor.fqn.find(".lora_embedding_A") != std::string::npos;
+    if (!is_of_model(tensor) || !is_a || tensor.shape.size() < 2) continue;
+    const bool fits = std::ranges::any_of(ranks, [&](std::uint64_t rank) {
+      return tensor.shape[0] == rank || (has_experts && tensor.shape[0] % rank == 0);
+    });
+    if (!fits) unfit.push_back(tensor.fqn);
+  }
+  if (!ranks.empty() && !unfit.empty())
+    lines.push_back(
+        fmt::format("{} matrices of the adapter have another rank than adapter_config.json "
+                    "says (r, rank_pattern): {}",
+                    unfit.size(), first_names(unfit)));
+}
+
 /// Whether the adapter is for all layers.
 bool has_all_layers(const SortedJson& config) {
   const auto layers = config.find("layers_to_transform");
@@ -110,6 +146,7 @@ std::vector<std::string> doubts_about_adapter(const std::optional<SortedJson>& c
   doubt_pairs(catalog, lines);
   if (!config) return lines;
   doubt_modules(*config, catalog, lines);
+  doubt_ranks(*config, catalog, lines);
   if (has_all_layers(*config)) {
     for (std::string& line : doubts_about_adapted_layers(catalog)) lines.push_back(std::move(line));
   }

@@ -48,11 +48,37 @@ bool is_causal_model(const SortedJson& config) {
                                first.get<std::string>().ends_with("LMHeadModel"));
 }
 
+/// Whether the shapes of the tensors are those that config.json describes. Quantized ones differ.
+bool has_described_shapes(const SortedJson& config) {
+  return is_causal_model(config) && !config.contains("quantization_config");
+}
+
+/// Embeddings, norms and projections of a language model have an axis of its hidden size.
+void doubt_width(const SortedJson& config, const Catalog& catalog,
+                 std::vector<std::string>& lines) {
+  const auto width = value_of(config, "hidden_size");
+  if (!has_described_shapes(config) || !width || !width->is_number_unsigned()) return;
+  const auto has_axis = [size = width->get<std::uint64_t>()](const TensorInfo& tensor) {
+    return std::ranges::count(tensor.shape, size) > 0;
+  };
+  bool has_tensors = false;
+  for (const TensorInfo& tensor : catalog.tensors) {
+    if (!is_of_model(tensor)) continue;
+    if (has_axis(tensor)) return;
+    has_tensors = true;
+  }
+  if (has_tensors)
+    lines.push_back(
+        fmt::format("config.json says a hidden_size of {}, and no tensor has an axis of that size: "
+                    "it is of another model",
+                    width->dump()));
+}
+
 /// A causal language model has a matrix with a row for each token, and a second one where
 /// config.json says that its output has weights of its own. Quantized ones have other shapes.
 void doubt_vocabulary(const SortedJson& config, const Catalog& catalog,
                       std::vector<std::string>& lines) {
-  if (!is_causal_model(config) || config.contains("quantization_config")) return;
+  if (!has_described_shapes(config)) return;
   const auto tokens = value_of(config, "vocab_size");
   const auto tied = value_of(config, "tie_word_embeddings");
   if (!tokens || !tokens->is_number_unsigned()) return;
@@ -105,6 +131,7 @@ std::vector<std::string> doubts_about_model(Storage& storage, const Path& folder
   std::vector<std::string> lines;
   if (const auto config = read_object(storage, folder / "config.json")) {
     lines = doubts_about_layers(*config, catalog);
+    doubt_width(*config, catalog, lines);
     doubt_vocabulary(*config, catalog, lines);
   }
   doubt_total_size(storage, folder, catalog, lines);
