@@ -84,6 +84,23 @@ TEST_F(ModelDoubts, LayersOfEachPartOfAModelAreCounted) {
   EXPECT_THAT(doubts(), ElementsAre(HasSubstr("3 layers, and there are tensors of 2")));
 }
 
+TEST_F(ModelDoubts, OnePartOfAModelOfSeveralIsWhole) {
+  for (const char* name : {"vision_model.layers.0.a", "vision_model.layers.1.a"}) add(name);
+  Json config = {{"text_config", {{"num_hidden_layers", 3}}},
+                 {"vision_config", {{"num_hidden_layers", 2}}},
+                 {"architectures", {"CLIPModel"}}};
+  write("config.json", config);
+  EXPECT_THAT(doubts(), ElementsAre(HasSubstr("3 layers, and there are tensors of 2")));
+  for (const char* part : {"CLIPForImageClassification", "CLIPVisionModel"}) {
+    config["architectures"] = {part};
+    write("config.json", config);
+    EXPECT_THAT(doubts(), IsEmpty()) << part;
+  }
+  write("config.json",
+        {{"num_hidden_layers", 3}, {"architectures", {"ViTForImageClassification"}}});
+  EXPECT_THAT(doubts(), ElementsAre(HasSubstr("3 layers, and there are tensors of 2")));
+}
+
 TEST_F(ModelDoubts, LayersBeyondTheConfigurationAndGapsAreNamed) {
   for (const char* name : {"h.0.m.a", "h.1.m.a", "h.3.m.a", "s.0.a", "s.2.a"}) add(name);
   write("config.json", {{"n_layer", 2}});

@@ -83,11 +83,21 @@ std::vector<std::uint64_t> wanted_of(const SortedJson& config) {
   return {};
 }
 
+/// Whether the class may be one part alone of what config.json describes: an encoder, or the
+/// images' part of a CLIP.
+bool is_of_one_part(const SortedJson& config) {
+  constexpr std::array<const char*, 6> kWords = {"Encoder",     "ForImageClassification",
+                                                 "VisionModel", "ForAudioClassification",
+                                                 "TextModel",   "ForTokenClassification"};
+  const auto found = config.find("architectures");
+  const std::string classes = found == config.end() ? std::string() : found->dump();
+  return std::ranges::any_of(
+      kWords, [&](const char* word) { return classes.find(word) != std::string::npos; });
+}
+
 /// Returns the numbers of layers that config.json has, also for the parts of a model of several
-/// kinds, largest first.
+/// kinds, largest first; none where the model may have one of these parts only.
 std::vector<std::uint64_t> wanted_layers(const SortedJson& config) {
-  const auto classes = config.find("architectures");
-  if (classes != config.end() && classes->dump().find("Encoder") != std::string::npos) return {};
   std::vector<std::uint64_t> wanted = wanted_of(config);
   for (const char* part : {"text_config", "vision_config", "audio_config"}) {
     const auto found = config.find(part);
@@ -95,6 +105,7 @@ std::vector<std::uint64_t> wanted_layers(const SortedJson& config) {
     const std::vector<std::uint64_t> more = wanted_of(*found);
     wanted.insert(wanted.end(), more.begin(), more.end());
   }
+  if (wanted.size() > 1 && is_of_one_part(config)) return {};
   std::ranges::sort(wanted, std::greater{});
   return wanted;
 }
