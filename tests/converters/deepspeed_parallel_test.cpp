@@ -237,6 +237,12 @@ TEST_F(CutFiles, OfRanksThatSaveByThemselvesAreToo) {
   EXPECT_THAT(error_of([&] { open(nullptr); }),
               Fails(ErrorCode::Unsupported, {"rank_0.pt", "2 parts", "--merge-rules"}));
   EXPECT_EQ(values(*open(rules_), "wq.weight"), (std::vector<float>{10, 20, 11, 21}));
+  for (const char* name : {"rank_0.pt", "rank_1.pt"}) fs::remove(folder_ / name);
+  write("model.rank{}.pt");  // without rules, copies of ranks
+  const Error error = error_of([&] { open(nullptr); });
+  EXPECT_THAT(error, Fails(ErrorCode::Unsupported, {"copies", "wo.weight"}));
+  EXPECT_THAT(error.hint(), testing::HasSubstr("--merge-rules"));
+  EXPECT_EQ(values(*open(rules_), "wq.weight"), (std::vector<float>{10, 20, 11, 21}));
 }
 
 TEST_F(CutFiles, WithoutRulesOrWithAPartMissingAreRefused) {

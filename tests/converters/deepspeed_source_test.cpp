@@ -475,6 +475,24 @@ TEST(DeepSpeedSource, AMomentThatIsLongerThanItsPartitionIsDamage) {
               Fails(ErrorCode::Corrupt, {file.string(), "exp_avg has 8 elements, fp32 has 3"}));
 }
 
+TEST(DeepSpeedSource, MomentsOfDifferentLengthsAreDamage) {
+  const test::TempDir folder;
+  save_old_checkpoint(folder.path() / "tag", true);
+  const Path file = folder.path() / "tag" / Copy::optimizer_name(1);
+  const DType f32 = DType::Float32;
+  fs::remove(file);
+  Json inner = optimizer_of_rank("master", "avg");
+  inner["base_optimizer_state"]["state"] =
+      with_number_keys({{"step", 5}, {"exp_avg", tensor("avg")}, {"exp_avg_sq", tensor("square")}});
+  save_torch(file, {{"optimizer_state_dict", inner}},
+             {{"master", {f32, {3}, {5, 6, 7}}},
+              {"avg", {f32, {4}, {15, 16, 17, 0}}},
+              {"square", {f32, {3}, {25, 26, 27}}}});
+  EXPECT_THAT(
+      error_of([&] { open_source(posix_storage(), folder.path()); }),
+      Fails(ErrorCode::Corrupt, {file.string(), "exp_avg has 4 elements, and exp_avg_sq has 3"}));
+}
+
 TEST(DeepSpeedSource, ReadsACheckpointOfBeforeTheFirstStep) {
   const test::TempDir folder;
   save_old_checkpoint(folder.path() / "tag", false);

@@ -37,6 +37,10 @@ struct Gpt {
   bool is_gated = false, is_tied = true, has_optimizer = false;
   Json args = Json::object();  ///< count before those that describe the tensors
   std::function<bool(const std::string& name)> is_lost = {};
+  int iteration = 3;
+  bool has_random_state = false;
+  std::vector<std::string> older_norms =
+      {};  ///< in a layer and the final one; empty: no older form
 };
 
 constexpr std::uint64_t kHidden = 4, kColumns = 6, kVocabulary = 8;
@@ -78,6 +82,41 @@ Json args_of(const Gpt& gpt) {
   return args;
 }
 
+/// The name that Megatron-LM gave a tensor before Megatron-Core.
+std::string older_name(std::string name, const std::vector<std::string>& norms) {
+  const std::vector<std::pair<std::string, std::string>> words = {
+      {"decoder.", "language_model.encoder."},
+      {"embedding.word", "language_model.embedding.word"},
+      {"embedding.position", "language_model.embedding.position"},
+      {"output_layer.", "word_embeddings_for_head."},
+      {"linear_qkv", "query_key_value"},
+      {"linear_proj", "dense"},
+      {"linear_fc1", "dense_h_to_4h"},
+      {"linear_fc2", "dense_4h_to_h"},
+      {"input_layernorm", norms[0]},
+      {"pre_mlp_layernorm", norms[1]},
+      {"final_layernorm", norms[2]}};
+  for (const auto& [now, older] : words) {
+    if (const std::size_t at = name.find(now); at != name.npos) name.replace(at, now.size(), older);
+  }
+  return name;
+}
+
+/// Puts a tensor below dicts of dicts: "language_model.encoder.x" is x of encoder of
+/// language_model.
+void nest(Json& model, const std::string& name, const std::string& tensor_name) {
+  Json* place = &model;
+  std::string rest = name;
+  for (const std::string dict :
+       {"language_model.", "encoder.", "embedding.", "word_embeddings_for_head.",
+        "word_embeddings.", "position_embeddings."}) {
+    if (!rest.starts_with(dict)) continue;
+    place = &(*place)[dict.substr(0, dict.size() - 1)];
+    rest.erase(0, dict.size());
+  }
+  (*place)[rest] = tensor(tensor_name);
+}
+
 /// Adam's numbered states of the first parameter.
 Json optimizer_of(const Shape& shape, std::map<std::string, Made>& tensors) {
   tensors["exp_avg"] = {DType::Float32, shape, std::vector<float>(element_count(shape))};
@@ -93,11 +132,18 @@ void save_rank(const Path& folder, const Gpt& gpt, std::uint64_t stage, std::uin
   std::map<std::string, Made> tensors;
   for (const auto& [name, shape] : shapes_of(gpt, stage)) {
     if (gpt.is_lost && gpt.is_lost(name)) continue;
-    model[name] = tensor(name);
+    if (gpt.older_norms.empty())
+      model[name] = tensor(name);
+    else
+      nest(model, older_name(name, gpt.older_norms), name);
     const float value = name.ends_with("linear_fc1.weight") ? static_cast<float>(rank) : 0.0F;
     tensors[name] = {DType::Float32, shape, std::vector<float>(element_count(shape), value)};
   }
-  Json root = {{"args", args_of(gpt)}, {"checkpoint_version", 3.0}, {"iteration", 3}};
+  Json root = {{"args", args_of(gpt)}, {"checkpoint_version", 3.0}, {"iteration", gpt.iteration}};
+  if (gpt.has_random_state) {
+    tensors["random"] = {DType::UInt8, {3}, {1, 2, 3}};
+    root["rng_state"] = Json::array({{{"torch_rng_state", tensor("random")}}});
+  }
   if (gpt.has_optimizer) root["optimizer"] = optimizer_of(tensors.begin()->second.shape, tensors);
   root["model"] = std::move(model);
   fs::create_directories(folder);
@@ -129,6 +175,45 @@ TEST_F(MegatronRuns, TheOptimizerOfOneTensorParallelRankIsALoss) {
     EXPECT_THAT(losses.front().why, HasSubstr("not put together"));
     EXPECT_THAT(notes_of(*source), Not(Contains(HasSubstr("--assume-model-order"))));
   }
+}
+
+TEST_F(MegatronRuns, RandomStatesAreNoOptimizer) {
+  const auto source = open({.has_random_state = true});
+  const Losses losses = source->losses();
+  ASSERT_EQ(losses.size(), 1u);
+  EXPECT_EQ(losses.front().role, Role::ClientValue);
+  EXPECT_EQ(losses.front().name, "rng_state");
+}
+
+TEST_F(MegatronRuns, NestedModelsOfOlderVersionsAreReadWithoutAnOptimizer) {
+  const std::vector<std::string> norms = {"input_layernorm", "post_attention_layernorm",
+                                          "final_layernorm"};
+  const std::vector<std::string> newer = {"input_norm", "post_attention_norm", "final_norm"};
+  for (const auto& names : {norms, newer}) {
+    for (const bool has_optimizer : {false, true}) {
+      const auto source = open({.stages = 2,
+                                .has_optimizer = has_optimizer,
+                                .has_random_state = true,
+                                .older_norms = names});
+      const std::string layer = "language_model.encoder.layers.1.";
+      for (const std::string& name :
+           {layer + names[0], layer + names[1], "language_model.encoder." + names[2]})
+        EXPECT_TRUE(source->catalog().find(name + ".weight", state::kWeights)) << name;
+      EXPECT_FALSE(source->catalog().find("rng_state.0.torch_rng_state", state::kWeights));
+      EXPECT_EQ(source->losses().size(), has_optimizer ? 2u : 1u);
+    }
+    EXPECT_THAT(error_of([&] {
+                  open({.is_lost = [](const auto& name) { return name.find("final") != name.npos; },
+                        .older_norms = names});
+                }),
+                Fails(ErrorCode::Corrupt, {"in no file", "final_layernorm.weight"}));
+  }
+}
+
+TEST_F(MegatronRuns, FilesOfAnotherIterationThanTheFolderAreDoubted) {
+  EXPECT_THAT(open({})->remarks(), IsEmpty());
+  EXPECT_THAT(open({.iteration = 2})->remarks(),
+              ElementsAre(HasSubstr("iteration 2, and the folder is iter_0000003")));
 }
 
 TEST_F(MegatronRuns, RowsOfPaddingOfOneTensorParallelRankAreDropped) {

@@ -179,6 +179,13 @@ TEST_F(CutByNames, AMissingOrForeignStageOfMegatronIsNamed) {
             ErrorCode::Corrupt);
 }
 
+TEST_F(CutByNames, ARankOfMegatronInTwoPlacesIsNoted) {
+  const Path run = copied(kMegatron / "llama"), step = run / "iter_0000003";
+  fs::copy_file(step / "mp_rank_00_000/model_optim_rng.pt",
+                step / "mp_rank_01_000/model_optim_rng.pt", fs::copy_options::overwrite_existing);
+  EXPECT_THAT(open(run)->notes(), testing::Contains(HasSubstr("may be another's under a wrong")));
+}
+
 TEST_F(CutByNames, ARunOfMegatronWithoutItsLatestListsItsIterations) {
   const Path run = copied(kMegatron / "gpt");
   fs::remove(run / "latest_checkpointed_iteration.txt");

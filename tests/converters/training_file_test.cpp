@@ -525,6 +525,18 @@ TEST(OddNames, TheEmptyNameIsGivenOne) {
   EXPECT_TRUE(torch::to_json(out.root())["model"].contains(""));
 }
 
+TEST(OddNames, AKeyThatIsNoTextIsSaid) {
+  const test::TempDir folder;
+  const Json key = {{"$type", "bytes"}, {"hex", "772e62"}};
+  const Json object = {{"$type", "builtins.dict"},
+                       {"pairs", Json::array({Json::array({key, tensor("a")})})}};
+  save_torch(folder.path() / "in.pt", object, kTensors);
+  const auto source = open_source(posix_storage(), folder.path() / "in.pt");
+  EXPECT_THAT(labels(source->catalog()), testing::ElementsAre("w.b weights"));
+  EXPECT_THAT(notes_of(*source),
+              testing::Contains(testing::HasSubstr("w.b: its key is bytes, and no text")));
+}
+
 class SeveralOptimizers : public testing::Test {
  protected:
   std::unique_ptr<Source> open(const Json& object) {

@@ -301,6 +301,26 @@ TEST_F(Command, AModelBecomesAFlatStateDict) {
   EXPECT_EQ(unishard({"diff", model, file}).status, 0);
 }
 
+TEST_F(Command, QuietKeepsWhatMakesTheWeightsDoubtful) {
+  const std::string model = temp_.path() / "hub", file = temp_.path() / "m.safetensors";
+  ASSERT_EQ(unishard({"zero_to_fp32", in_, model}).status, 0);
+  write_file(std::filesystem::path(model) / "config.json", R"({"n_layer": 99})");
+  const ProcessResult quiet = unishard({"zero_to_fp32", model, file, "-q"});
+  EXPECT_EQ(quiet.status, 0);
+  EXPECT_TRUE(holds(quiet.err, "99 layers")) << quiet.err;
+  EXPECT_FALSE(holds(quiet.err, "MiB/s")) << "the summary";
+}
+
+TEST_F(Command, EstimateTakesTheTensorsWhereTheTypeOfAModelIsNotKnown) {
+  const std::string model = temp_.path() / "hub";
+  ASSERT_EQ(unishard({"zero_to_fp32", in_, model}).status, 0);
+  const std::string before = unishard({"estimate", model}).out;
+  write_file(std::filesystem::path(model) / "config.json", R"({"model_type": "mine"})");
+  EXPECT_EQ(unishard({"estimate", model}).out, before);
+  std::filesystem::remove(std::filesystem::path(model) / "model.safetensors");
+  EXPECT_TRUE(holds(unishard({"estimate", model}).err, "\"mine\" is not known"));
+}
+
 TEST_F(Command, StrictAcceptsWhatTheOptionsLeaveOut) {
   EXPECT_EQ(
       unishard({"convert", in_, out_, "--to", "safetensors", "--weights-only", "--strict"}).status,

@@ -32,14 +32,27 @@ tools::ModelSize size_of_file(const Path& file) {
   return tools::model_size_of_config(parse_json(text, file.string()), file.string());
 }
 
-/// A config.json, a folder that has one, or a checkpoint.
+tools::ModelSize size_of_checkpoint(const Path& path) {
+  const tools::Description description = tools::describe(posix_storage(), path, {}, {});
+  return tools::model_size_of_catalog(description.catalog);
+}
+
+/// A config.json, a folder that has one, or a checkpoint, which tells its size also where its
+/// config.json is of a type that is not known.
 tools::ModelSize size_of_input(const std::string& input) {
   const Path path = tools::find_input(posix_storage(), input);
   if (path.extension() == ".json") return size_of_file(path);
   const Path config = path / "config.json";
-  if (posix_storage().kind(config) == EntryKind::File) return size_of_file(config);
-  const tools::Description description = tools::describe(posix_storage(), path, {}, {});
-  return tools::model_size_of_catalog(description.catalog);
+  if (posix_storage().kind(config) != EntryKind::File) return size_of_checkpoint(path);
+  try {
+    return size_of_file(config);
+  } catch (const Error& unknown) {
+    try {
+      return size_of_checkpoint(path);
+    } catch (const Error&) {
+      throw unknown;  // the folder has a config.json alone
+    }
+  }
 }
 
 tools::ModelSize model_size(const EstimateRequest& options) {

@@ -71,7 +71,11 @@ int run(const InspectRequest& options) {
       {.tag = options.tag, .merge_rules = read_merge_rules(options.merge_rules)}, wanted);
   if (options.view.layout && description.owners.empty()) {
     raise(ErrorCode::InvalidArgument,
-          fmt::format("--layout: {} is not sharded over ranks", description.path.string()));
+          fmt::format("--layout: {} {}", description.path.string(),
+                      description.catalog.world_size > 1
+                          ? "tells no parts of ranks: its tensors are put together by their names, "
+                            "and no rules are needed"
+                          : "is not sharded over ranks"));
   }
   InspectView view = options.view;
   view.width = terminal_width();

@@ -86,11 +86,8 @@ int run_in(tools::Team& team, const ZeroToFp32Request& options) {
                                 .dequantized = dequantized,
                                 .kept_quantized = has_all_scales ? kept : 0});
   const bool reports = speaks && !options.json && !options.resources.quiet;
-  if (speaks && !options.json && !reports) say_missing(conversion);
-  if (reports) {
-    say_notes(consolidation_notes(conversion));
-    say_side_files(conversion.options().output.side_files);
-  }
+  if (speaks && !options.json) say_notes(consolidation_notes(conversion));
+  if (reports) say_side_files(conversion.options().output.side_files);
   const tools::ConversionResult result = conversion.run(transfer);
   if (speaks) options.names.save(given, conversion.plan().renames, source->cut_rules());
   if (speaks && !options.json) say_overflow(result);

@@ -118,13 +118,6 @@ void say_notes(const std::vector<std::string>& notes) {
   for (const std::string& note : notes) say("note: " + note);
 }
 
-void say_missing(const tools::Conversion& conversion) {
-  const tools::ConversionNotes& notes = conversion.notes();
-  converters::Losses missing = notes.lost;
-  missing.resize(notes.missing);  // they come first
-  say_notes(lines_of(missing));
-}
-
 void say_side_files(const converters::SideFiles& files) {
   if (!files.empty()) say(fmt::format("side files: {}", fmt::join(tools::names_of(files), ", ")));
 }

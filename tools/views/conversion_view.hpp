@@ -25,8 +25,6 @@ std::string consolidated_text(const tools::Conversion& conversion, const std::st
 /// These print to standard error, nothing where there is nothing.
 void say_tensors(const tools::ConversionPlan& plan, const Catalog& source);  ///< dtypes in and out
 void say_notes(const std::vector<std::string>& notes);
-/// Names the wanted tensors that are missing, which no option silences.
-void say_missing(const tools::Conversion& conversion);
 void say_side_files(const converters::SideFiles& files);
 /// What a conversion will not write and what it takes along, unless the report is JSON or quiet.
 void say_before(const tools::Conversion& conversion, bool is_json, bool is_quiet);

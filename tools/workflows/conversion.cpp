@@ -216,14 +216,13 @@ void require_named_states(const Catalog& target, std::string_view format) {
     if (!fqn.starts_with(kStart) || parameters.contains(fqn) ||
         fqn.find_first_not_of("0123456789", kStart.size()) != std::string_view::npos)
       return;
-    raise(ErrorCode::Unsupported,
-          fmt::format("{}: the optimizer's states have numbers, and nothing says of which "
-                      "parameters they are",
-                      label),
-          "where the original file is converted, --assume-model-order gives them to the parameters "
-          "in "
-          "the model's order; trainer, "
-          "accelerate, dcp and native keep the numbers; --weights-only converts the model");
+    raise(
+        ErrorCode::Unsupported,
+        fmt::format("{}: the optimizer's states have numbers, and nothing says of which "
+                    "parameters they are",
+                    label),
+        "`unishard verify` of the original file says what can name them; trainer, accelerate, dcp "
+        "and native keep the numbers; --weights-only converts the model");
   };
   for (const TensorInfo& tensor : target.tensors) refuse_unnamed(tensor.fqn, tensor.label());
   for (const std::string& name : listed_parameters(target)) refuse_unnamed(name, name);

@@ -254,14 +254,33 @@ class Describer {
     memory_.charge(sizeof(Json::array_t) + 4 * sizeof(Json));
     Json out = Json::array();
     out.push_back(json(key, path, depth + 1));
-    out.push_back(json(value, join_key(path, part_of(key), value), depth + 1));
+    const std::string below = join_key(path, part_of(key), value);
+    if (!has_text(key) && TorchFile::is_tensor(value))
+      renamed.push_back(fmt::format("{}: its key is {}, and no text", name(below),
+                                    text_of(key) ? "bytes" : to_string(key.kind())));
+    out.push_back(json(value, below, depth + 1));
     return out;
+  }
+
+  /// Returns the text of a text, or of bytes; nullopt for other keys.
+  static std::optional<std::string_view> text_of(Value key) {
+    if (key.is(NodeKind::Str) || key.is(NodeKind::Bytes)) return key.text();
+    // Bytes of protocol 2.
+    const bool is_bytes = key.is(NodeKind::Object) && key.callable_name() == "_codecs.encode" &&
+                          key.args().size() > 0 && key.args()[0].is(NodeKind::Str);
+    return is_bytes ? std::optional(key.args()[0].text()) : std::nullopt;
+  }
+
+  /// Whether the key is a text, or has a usual one in a name.
+  static bool has_text(Value key) {
+    return key.is(NodeKind::Str) || key.is(NodeKind::Int) || key.is(NodeKind::Tuple) ||
+           key.is(NodeKind::Float) || key.is(NodeKind::Bool) || key.is(NodeKind::None);
   }
 
   /// Returns path_part(), at most as long as a path may be.
   static std::string part_of(Value key) {
-    return key.is(NodeKind::Str) ? readable(key.text().substr(0, limits::kNameBytes + 1))
-                                 : path_part(key);
+    const auto text = text_of(key);
+    return text ? readable(text->substr(0, limits::kNameBytes + 1)) : path_part(key);
   }
 
   Json pairs(std::span<const NodeId> all, Value owner, const std::string& path, unsigned depth) {
@@ -537,6 +556,7 @@ bool is_module(Value value) {
 std::string path_part(Value key) {
   switch (key.kind()) {
     case NodeKind::Str:
+    case NodeKind::Bytes:
       return readable(key.text());
     case NodeKind::None:
       return "None";

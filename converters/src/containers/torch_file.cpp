@@ -149,8 +149,12 @@ StorageId parse_storage_id(Value persistent) {
                        storage_class == "torch.storage._UntypedStorage";
   if (!untyped) {
     id.dtype = dtype_of_global(storage_class);
-    if (!id.dtype)
-      raise(ErrorCode::Corrupt, fmt::format("storage class {} is not known", storage_class));
+    if (!id.dtype) {
+      const bool is_quantized = storage_class.starts_with("torch.Q");
+      raise(is_quantized ? ErrorCode::Unsupported : ErrorCode::Corrupt,
+            is_quantized ? fmt::format("a quantized tensor ({})", storage_class)
+                         : fmt::format("storage class {} is not known", storage_class));
+    }
   }
   id.key = pid[2].text();
   id.location = pid[3].text();

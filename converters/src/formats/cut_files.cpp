@@ -23,17 +23,25 @@ namespace {
 /// Files of a rank in a folder `mp_rank_00`.
 constexpr std::array<std::string_view, 2> kRankFiles = {"model_optim_rng.pt", "model_rng.pt"};
 
+/// Megatron-LM's random states of each rank, which another number of ranks cannot use.
+constexpr const char* kRandomStates = "rng_state";
+
+}  // namespace
+
 void lose_states(const Source& part, deepspeed::Notes& notes) {
-  const auto states = std::ranges::count_if(part.catalog().tensors, [](const TensorInfo& tensor) {
-    return !deepspeed::is_of_model(tensor);
-  });
+  std::size_t states = 0, random = 0;
+  for (const TensorInfo& tensor : part.catalog().tensors) {
+    if (!deepspeed::is_of_model(tensor))
+      ++(tensor.fqn.starts_with(kRandomStates) ? random : states);
+  }
+  if (random > 0)
+    notes.lose({Role::ClientValue, kRandomStates,
+                "each part has one of its ranks, and they are not put together"});
   if (states > 0)
     notes.lose(
         {Role::Optimizer, "optimizer",
          fmt::format("{} tensors beside the model in each part are not put together", states)});
 }
-
-}  // namespace
 
 std::optional<Path> find_rank_file(Storage& storage, const Path& rank_folder) {
   for (const std::string_view name : kRankFiles) {

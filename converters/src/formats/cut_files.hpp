@@ -17,6 +17,9 @@ inline constexpr std::string_view kRankFolderName = "mp_rank_";
 /// Returns the file of a rank in its folder `mp_rank_00`; nullopt where there is none.
 std::optional<Path> find_rank_file(Storage& storage, const Path& rank_folder);
 
+/// Adds what a part has beside the model: states of the optimizer and random states.
+void lose_states(const Source& part, deepspeed::Notes& notes);
+
 /// Opens the files, by rank. What each loses is in `notes` once, and so are the states of the
 /// optimizer: they have numbers, and those of parts have other shapes than the parameters.
 /// Pre: there is a file.

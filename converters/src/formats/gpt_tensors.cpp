@@ -13,7 +13,9 @@ namespace {
 
 /// Names of the tensors that every GPT has. They are beginnings: `weight` and `bias` follow.
 struct GptNames {
-  std::string_view layers, embedding, positions, norm, head;
+  std::string_view layers, embedding, positions;
+  std::array<std::string_view, 2> norm;  ///< one of them
+  std::string_view head;
   std::array<std::string_view, 4> matrices;                 ///< in a layer
   std::array<std::array<std::string_view, 2>, 2> norms_of;  ///< in a layer: one of each pair
 };
@@ -23,23 +25,30 @@ constexpr std::string_view kOldFirstMatrix = "mlp.dense_h_to_4h.",
 constexpr std::array<std::string_view, 4> kOldMatrices = {
     "self_attention.query_key_value.", "self_attention.dense.", kOldFirstMatrix, kOldSecondMatrix};
 constexpr std::array<std::array<std::string_view, 2>, 2> kOldNorms = {
-    {{"input_layernorm.", "input_layernorm."},
-     {"post_attention_layernorm.", "post_attention_norm."}}};
+    {{"input_layernorm.", "input_norm."}, {"post_attention_layernorm.", "post_attention_norm."}}};
 constexpr std::array<GptNames, 3> kForms = {
     {{"decoder.layers.",
       "embedding.word_embeddings.",
       "embedding.position_embeddings.",
-      "decoder.final_layernorm.",
+      {"decoder.final_layernorm.", "decoder.final_layernorm."},
       "output_layer.",
       {"self_attention.linear_qkv.", "self_attention.linear_proj.", kFirstMatrix, kSecondMatrix},
       {{{"input_layernorm.", "self_attention.linear_qkv.layer_norm_"},
         {"pre_mlp_layernorm.", "mlp.linear_fc1.layer_norm_"}}}},
-     {"language_model.encoder.layers.", "language_model.embedding.word_embeddings.",
-      "language_model.embedding.position_embeddings.", "language_model.encoder.final_layernorm.",
-      "language_model.output_layer.", kOldMatrices, kOldNorms},
-     {"language_model.transformer.layers.", "language_model.embedding.word_embeddings.",
+     {"language_model.encoder.layers.",
+      "language_model.embedding.word_embeddings.",
       "language_model.embedding.position_embeddings.",
-      "language_model.transformer.final_layernorm.", "language_model.output_layer.", kOldMatrices,
+      {"language_model.encoder.final_layernorm.", "language_model.encoder.final_norm."},
+      "language_model.output_layer.",
+      kOldMatrices,
+      kOldNorms},
+     {"language_model.transformer.layers.",
+      "language_model.embedding.word_embeddings.",
+      "language_model.embedding.position_embeddings.",
+      {"language_model.transformer.final_layernorm.",
+       "language_model.transformer.final_layernorm."},
+      "language_model.output_layer.",
+      kOldMatrices,
       kOldNorms}}};
 
 class Missing {
@@ -52,7 +61,7 @@ class Missing {
     if (run_.has_positions) require({}, {{form_.positions}}, false);
     for (std::uint64_t layer = 0; layer < run_.layers; ++layer)
       require_layer(fmt::format("{}{}.", form_.layers, layer));
-    require({}, {{form_.norm}}, run_.has_norm_biases);
+    require({}, form_.norm, run_.has_norm_biases);
     if (!run_.is_tied) require({}, {{form_.head}}, false);
     return std::move(missing_);
   }

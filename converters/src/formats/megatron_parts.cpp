@@ -1,10 +1,13 @@
 #include "formats/megatron_parts.hpp"
 
+#include "unishard/converters/extra_state.hpp"
 #include "unishard/format/error.hpp"
 
 #include "containers/joined_source.hpp"
 #include "containers/torch_file.hpp"
+#include "core/forwarding_source.hpp"
 #include "formats/cut_files.hpp"
+#include "formats/dcp/megatron.hpp"
 #include "formats/gpt_tensors.hpp"
 #include "formats/megatron_run.hpp"
 #include "formats/named_cuts.hpp"
@@ -35,7 +38,7 @@ struct MegatronTensor {
 };
 /// Each is a beginning: `.weight` and `.bias` follow it. The bias of a layer that is cut in columns
 /// is whole.
-constexpr std::array<MegatronTensor, 16> kMegatronLayers = {{
+constexpr std::array<MegatronTensor, 17> kMegatronLayers = {{
     {"input_layernorm.", NamedCut::Whole},
     {"pre_mlp_layernorm.", NamedCut::Whole},
     {"self_attention.linear_qkv.layer_norm_", NamedCut::Whole},
@@ -52,11 +55,12 @@ constexpr std::array<MegatronTensor, 16> kMegatronLayers = {{
     {"self_attention.dense.", NamedCut::Columns},
     {"mlp.dense_h_to_4h.", NamedCut::TwoHalves},
     {"mlp.dense_4h_to_h.", NamedCut::Columns},
+    {"input_norm.", NamedCut::Whole},
     {"post_attention_norm.", NamedCut::Whole},
 }};
 constexpr std::array<std::string_view, 3> kLayersOf = {
     "decoder.layers.", "language_model.encoder.layers.", "language_model.transformer.layers."};
-constexpr std::array<MegatronTensor, 10> kMegatronOutside = {{
+constexpr std::array<MegatronTensor, 11> kMegatronOutside = {{
     {"embedding.word_embeddings.", NamedCut::Vocabulary},
     {"embedding.position_embeddings.", NamedCut::Whole},
     {"decoder.final_layernorm.", NamedCut::Whole},
@@ -65,6 +69,7 @@ constexpr std::array<MegatronTensor, 10> kMegatronOutside = {{
     {"language_model.embedding.position_embeddings.", NamedCut::Whole},
     {"language_model.encoder.final_layernorm.", NamedCut::Whole},
     {"language_model.transformer.final_layernorm.", NamedCut::Whole},
+    {"language_model.encoder.final_norm.", NamedCut::Whole},
     {"language_model.output_layer.", NamedCut::Vocabulary},
     {"word_embeddings_for_head.", NamedCut::Vocabulary},
 }};
@@ -82,6 +87,48 @@ std::optional<NamedCut> find_cut(std::span<const MegatronTensor> table, std::str
   const bool is_whole = end == "bias" && known->cut == NamedCut::Columns;
   return is_whole ? NamedCut::Whole : known->cut;
 }
+
+/// A part whose file has no optimizer, so that its reader takes all of it for a model. The model
+/// is below "model.", in dicts of dicts.
+class NestedModel final : public ForwardingSource {
+ public:
+  explicit NestedModel(std::unique_ptr<Source> part)
+      : ForwardingSource(std::move(part)), catalog_(source().catalog()) {
+    for (TensorInfo& tensor : catalog_.tensors) {
+      if (tensor.fqn.starts_with(kRoot))
+        tensor.fqn.erase(0, kRoot.size());
+      else
+        tensor.state = kExtraState;
+    }
+    for (Alias& alias : catalog_.aliases) {
+      for (std::string* name : {&alias.fqn, &alias.target})
+        if (name->starts_with(kRoot)) name->erase(0, kRoot.size());
+    }
+  }
+  static bool is_one(const Catalog& catalog) {
+    return std::ranges::any_of(catalog.tensors, [](const TensorInfo& tensor) {
+      return tensor.fqn.starts_with("model.language_model.");
+    });
+  }
+
+  const Catalog& catalog() const override { return catalog_; }
+  std::uint64_t read_boundary(std::size_t tensor, std::uint64_t element) const override {
+    return source().read_boundary(tensor, element);
+  }
+  bool is_in_order(std::size_t tensor) const override { return source().is_in_order(tensor); }
+  std::vector<StoredRange> stored_ranges(std::size_t tensor) const override {
+    return source().stored_ranges(tensor);
+  }
+
+ private:
+  static constexpr std::string_view kRoot = "model.";
+
+  void read_range(std::size_t tensor, ElementRange range, std::span<std::byte> out) const override {
+    source().read(tensor, range, out);
+  }
+
+  Catalog catalog_;
+};
 
 class MegatronParts {
  public:
@@ -198,6 +245,10 @@ class MegatronParts {
       paths.push_back(files_.at({stage, rank}));
     deepspeed::Notes notes;
     deepspeed::CutParts parts = open_cut_files(storage_, paths, notes);
+    const bool is_nested = NestedModel::is_one(parts.sources.front()->catalog());
+    for (std::unique_ptr<Source>& part : parts.sources)
+      if (is_nested) part = std::make_unique<NestedModel>(std::move(part));
+    if (is_nested) lose_states(*parts.sources.front(), notes);
     for (std::size_t rank = 0; rank < paths.size(); ++rank)
       require_one_save(parts.sources[rank]->catalog(), paths[rank]);
     parts.left_out = kModuleState;
@@ -259,11 +310,13 @@ class MegatronParts {
         if (told_.emplace(loss.role, loss.name).second) out.losses.push_back(loss);
       }
       for (const std::string& remark : stages[s]->remarks()) out.remarks.push_back(remark);
+      for (const std::string& note : stages[s]->notes()) out.notes.push_back(note);
     }
     if (layers != run_.layers)
       refuse(fmt::format("the stages have {} layers together, and num_layers is {}", layers,
                          run_.layers));
     require_whole(out.catalog);
+    remark_on_iteration(out.remarks);
     for (std::vector<SharedBox>& boxes : boxes_) {
       JoinedTensor tensor{std::vector<std::size_t>(stages.size(), 0), nullptr};
       for (const SharedBox::Copy& copy : boxes.front().copies)
@@ -284,6 +337,15 @@ class MegatronParts {
             fmt::format("{}: {} tensors of the model are in no file, {} first", folder_.string(),
                         missing.size(), quote(missing.front())),
             "use another copy of the files");
+  }
+
+  void remark_on_iteration(std::vector<std::string>& remarks) const {
+    const auto expected = dcp::iteration_of(folder_);
+    if (expected && iteration_ && iteration_->is_number() && *iteration_ != *expected)
+      remarks.push_back(
+          fmt::format("the files say iteration {}, and the folder is {}: they may be "
+                      "another save's",
+                      iteration_->dump(), folder_.filename().string()));
   }
 
   void begin(Catalog& catalog) const {

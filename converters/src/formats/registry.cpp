@@ -503,10 +503,11 @@ std::unique_ptr<Source> open_as(Storage& storage, const Path& path, const Row& r
   }
   if (!options.merge_rules.is_null() && !row.entry.name.starts_with("deepspeed")) {
     raise(ErrorCode::InvalidArgument,
-          fmt::format("{} is no checkpoint of DeepSpeed, whose tensor-parallel ranks --merge-rules "
-                      "puts together",
+          fmt::format("{} is no checkpoint of DeepSpeed, and holds no files of torch.save whose "
+                      "names have the number of a rank: --merge-rules puts the parts of these "
+                      "together",
                       path.string()),
-          "leave the option out: its tensors are whole. `diff` has --merge-rules-a and "
+          "leave the option out where the tensors are whole. `diff` has --merge-rules-a and "
           "--merge-rules-b for one side");
   }
   // UniShard's own files are never written again, and have checksums.
@@ -571,6 +572,11 @@ std::unique_ptr<Source> open_source(Storage& storage, const Path& path,
   }
   if (const auto broken = problem_of_model(storage, path, row))
     raise(ErrorCode::Corrupt, *broken, "bring the file back, or name another file itself");
+  const bool has_rules = !options.merge_rules.is_null();
+  // Files of ranks are copies, unless rules say that they are parts.
+  if (row != nullptr && row->entry.name == "dcp" && has_rules) {
+    if (auto joined = open_parts(storage, path, options)) return joined;
+  }
   if (row != nullptr) return open_as(storage, path, *row, options);
   if (const auto within = find_within(storage, path)) return open_source(storage, *within, options);
   if (auto joined = open_parts(storage, path, options)) return joined;

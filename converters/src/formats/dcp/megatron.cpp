@@ -122,14 +122,6 @@ void require_settings(StateDict& state) {
                           "it is missing, and with it the settings of the parameter groups"});
 }
 
-/// Returns the iteration of which a folder is by its name.
-std::optional<double> iteration_of(const Path& folder) {
-  const std::string name = folder.filename().string();
-  if (!name.starts_with(kIteration) || !is_number(name.substr(kIteration.size())))
-    return std::nullopt;
-  return static_cast<double>(std::stoull(name.substr(kIteration.size())));
-}
-
 /// An optimizer skips steps where gradients overflow, and never makes more than one of an
 /// iteration.
 void remark_on_iteration(const torch::Value& common, const Path& folder, StateDict& state) {
@@ -168,6 +160,13 @@ bool is_megatron_iteration(Storage& storage, const Path& folder) {
   } catch (const Error&) {
     return storage.kind(folder / kCommon) == EntryKind::File;  // else another program's file
   }
+}
+
+std::optional<double> iteration_of(const Path& folder) {
+  const std::string name = folder.filename().string();
+  if (!name.starts_with(kIteration) || !is_number(name.substr(kIteration.size())))
+    return std::nullopt;
+  return static_cast<double>(std::stoull(name.substr(kIteration.size())));
 }
 
 std::optional<Path> latest_iteration(Storage& storage, const Path& run) {

@@ -16,6 +16,9 @@ bool is_megatron_iteration(Storage& storage, const Path& folder);
 /// known that has lost its metadata.json.
 bool has_megatron_keys(const StateDict& state);
 
+/// Returns the iteration of which a folder is by its name, iter_0001000; nullopt for another name.
+std::optional<double> iteration_of(const Path& folder);
+
 /// Returns the folder that latest_checkpointed_iteration.txt names; nullopt where there is no such
 /// file.
 /// Throws: Corrupt when the file names no iteration.

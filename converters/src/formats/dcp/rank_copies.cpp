@@ -55,10 +55,12 @@ void require_one_save(const std::string& where, const std::vector<Difference>& d
                     "first: {}",
                     where, differences.size(), unishard::quote(first.tensor->key), first.first,
                     first.other, looks),
-        are_buffers ? "--from-rank N takes those of rank N"
-                    : "--like MODEL takes flat parameters of FSDP1 apart by its names and shapes; "
-                      "if they are copies, --from-rank N takes those of rank N; else save whole "
-                      "tensors, or with torch.distributed.checkpoint");
+        are_buffers
+            ? "--from-rank N takes those of rank N"
+            : "--like MODEL takes flat parameters of FSDP1 apart by its names and shapes; "
+              "--merge-rules RULES puts parts of tensor-parallel ranks together; if they are "
+              "copies, --from-rank N takes those of rank N; else save whole tensors, or "
+              "with torch.distributed.checkpoint");
 }
 
 class Settlement {

@@ -51,6 +51,23 @@ void add_scalars(const FlatGroup& group, const FlatVector& vector, ParameterTabl
   }
 }
 
+bool is_moment(const FlatState& state) {
+  return state.name == state::kExpAvg || state.name == state::kExpAvgSq;
+}
+
+/// Both moments are as long as the master, or both as long as it is with padding.
+void require_equal_moments(const FlatGroup& group, std::size_t number, const std::string& file) {
+  const FlatState* first = nullptr;
+  for (const FlatState& state : group.states) {
+    if (!is_moment(state)) continue;
+    if (first == nullptr) first = &state;
+    if (state.view.elements() == first->view.elements()) continue;
+    raise(ErrorCode::Corrupt,
+          fmt::format("{}: group {}: {} has {} elements, and {} has {}", file, number, first->name,
+                      first->view.elements(), state.name, state.view.elements()));
+  }
+}
+
 }  // namespace
 
 ConcatenatedGroups::ConcatenatedGroups(const ShapeGroups& shapes,
@@ -149,6 +166,7 @@ void ConcatenatedGroups::add_rank(const OptimizerFile& file) {
     // counts.
     const std::uint64_t visible = group.master.view.elements();
     checked_add(filled_[g], visible, "elements of a group");
+    require_equal_moments(group, g, file.name);
     add_state(g, group.master, visible, file.name);
     for (const FlatState& state : group.states) {
       if (has_whole_parameters(g, state, visible, file.name)) {
@@ -166,7 +184,7 @@ void ConcatenatedGroups::add_rank(const OptimizerFile& file) {
 /// States of other optimizers may have any length.
 void ConcatenatedGroups::remember_surplus(const FlatState& state, std::uint64_t visible,
                                           const std::string& file) {
-  if (state.name != state::kExpAvg && state.name != state::kExpAvgSq) return;
+  if (!is_moment(state)) return;
   const std::uint64_t elements = state.view.elements() - visible;  // add_state() has compared them
   if (elements <= surplus_.elements) return;
   surplus_ = {elements, fmt::format("{}: {} has {} elements, fp32 has {}", file, state.name,

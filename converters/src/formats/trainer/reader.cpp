@@ -19,6 +19,7 @@
 #include "formats/torch/weight_index.hpp"
 #include "formats/trainer/folder.hpp"
 #include "formats/trainer/further_parts.hpp"
+#include "formats/trainer/known_models.hpp"
 #include "formats/trainer/module_shapes.hpp"
 #include "formats/trainer/parameter_names.hpp"
 #include "formats/trainer/trainer_state.hpp"
@@ -309,6 +310,19 @@ void record_compiled(const dcp::StateDict& state, std::string_view library,
   if (!modules.empty()) modules.record(library, arranged.catalog.producer);
 }
 
+/// What the user may do where nothing tells of which parameters the numbers are.
+std::string_view undecided_hint(const OrderSource& order) {
+  const bool is_known =
+      order.is_file_order || !order.model_type || known_order(*order.model_type).has_value();
+  if (!is_known)
+    return "model.safetensors does not keep the order of the model's parameters, and that of this "
+           "model_type is not known. A pytorch_model.bin in its place, which torch.save() writes "
+           "of the model's state_dict(), keeps it";
+  if (order.is_assumed) return "no order that is known of the model fits their shapes";
+  return "if the optimizer was given the parameters in the model's order, --assume-model-order "
+         "names them";
+}
+
 class Reader {
  public:
   Reader(Storage& storage, Path folder, Program program, const OpenOptions& options)
@@ -354,11 +368,7 @@ class Reader {
             "by their shapes and, where several have one, in the order in which the Trainer "
             "takes the model's parameters. If a script took them in another order, save "
             "with their names (get_state_dict)",
-        .undecided =
-            builder_.out.assumes_model_order
-                ? "a conversion to the same format keeps them, no other format can name them"
-                : "if the optimizer was given the parameters in the model's order, "
-                  "--assume-model-order names them"};
+        .undecided = std::string(undecided_hint(order))};
     builder_.out.complete = [progress, missing = missing_, text = text_,
                              naming = read.adapter_naming, splits_experts = read.splits_experts,
                              library = names_.library](const dcp::StateDict& state,
