@@ -47,7 +47,7 @@ struct FusedModel {
 };
 constexpr std::array<FusedModel, 7> kFusedModels = {{
     {"qwen2_moe qwen3_moe qwen3_next olmoe flex_olmo deepseek_v2 deepseek_v3 glm4_moe "
-     "glm4_moe_lite solar_open qwen3_5_moe qwen3_5_moe_text afmoe dots1 hunyuan_v1_moe cohere2_moe "
+     "glm4_moe_lite solar_open qwen3_5_moe qwen3_5_moe_text afmoe dots1 cohere2_moe "
      "exaone_moe glm_moe_dsa mellum deepseek_v32",
      kGatedExperts},
     {"mixtral minimax minimax_m2", kMixtral},
