@@ -1277,6 +1277,24 @@ TEST(DeepSpeedUniversal, WholeParametersAreComparedWithThePartsOfTheRanks) {
   }
 }
 
+TEST(DeepSpeedUniversal, ModelFilesOfTwoStepsAreSaid) {
+  SKIP_WITHOUT_FIXTURES();
+  const CopiedRun run("universal_mg_tp2_stage1_fp32");
+  const auto remarks = [&] { return run.open()->remarks(); };
+  EXPECT_THAT(remarks(), testing::Not(testing::Contains(testing::HasSubstr("global steps"))));
+  const Path file = run.file("mp_rank_01_model_states.pt");
+  fs::remove(file);
+  save_torch(file,
+             {{"module", Json::object()},
+              {"buffer_names", Json::array()},
+              {"global_steps", 7},
+              {"skipped_steps", 0},
+              {"dp_world_size", 1},
+              {"mp_world_size", 2}},
+             {}, "mp_rank_01_model_states");
+  EXPECT_THAT(remarks(), testing::Contains(testing::HasSubstr("is of 7 global steps, and")));
+}
+
 /// ds_to_universal writes the module's buffers, cast to float32, below zero/ too.
 TEST(DeepSpeedUniversal, CopiesOfTheModulesEntriesAreCompared) {
   SKIP_WITHOUT_FIXTURES();

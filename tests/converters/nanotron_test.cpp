@@ -118,6 +118,13 @@ TEST(Nanotron, AMissingFileOfTheOptimizerLeavesTheWeights) {
   EXPECT_TRUE(source->catalog().find("model.decoder.1.pp_block.mlp.down_proj.weight", "weights"));
 }
 
+TEST(Nanotron, AnOptimizerWithoutAnyFileIsALoss) {
+  const Copied run("tp2_fp32");
+  for (const auto& entry : fs::directory_iterator(run.file("optimizer")))
+    if (entry.path().extension() == ".pt") fs::remove(entry.path());
+  EXPECT_THAT(lines_of(open(run.run())->losses()), Contains(HasSubstr("no rank's file is there")));
+}
+
 TEST(Nanotron, ADamagedFileOfTheOptimizerLeavesTheWeights) {
   const Copied run("tp2_fp32");
   test::write_file(run.file("optimizer/optimizer_pp-0-of-1_tp-1-of-2_exp-0-of-1.pt"), "x");

@@ -369,6 +369,8 @@ void read_optimizer(Storage& storage, const Path& folder, const Parameters& para
   const Path place = folder / kFolder;
   if (storage.kind(place) != EntryKind::Directory) return;
   const std::vector<RankFile> files = find_files(storage, place, builder.out.losses);
+  if (files.empty() && storage.kind(place / kConfig) == EntryKind::File)
+    return lose_optimizer(place, "no rank's file is there", builder);
   if (files.empty()) return;
   const auto expected = expected_files(files);
   if (!expected || *expected != files.size()) {

@@ -135,7 +135,13 @@ class UniversalReader {
       const auto listed = std::exchange(model.buffer_names, {});
       modules_.add(file, listed.value_or(std::vector<std::string>()));
       parts_of_ranks_.add(rank, std::move(file), shapes);
-      if (path == paths.front().second) model_ = std::move(model);
+      if (path == paths.front().second) {
+        model_ = std::move(model);
+      } else if (model.global_steps != model_.global_steps) {
+        parts_.remarks.push_back(fmt::format(
+            "{} is of {} global steps, and {} of {}: they may be of two saves", path.string(),
+            model.global_steps, paths.front().second.string(), model_.global_steps));
+      }
     }
     take_buffers();
   }
