@@ -25,6 +25,7 @@ std::size_t index_of(auto rule) { return static_cast<std::size_t>(rule); }
 /// Returns the size of each rank's tensor along `dimension`.
 std::vector<std::uint64_t> sizes_along(std::size_t dimension, const CutContext& context) {
   std::vector<std::uint64_t> sizes;
+  sizes.reserve(context.shards.size());
   for (const Shape& shard : context.shards)
     sizes.push_back(dimension < shard.size() ? shard[dimension] : 0);
   return sizes;
