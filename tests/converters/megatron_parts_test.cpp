@@ -39,8 +39,8 @@ struct Gpt {
   std::function<bool(const std::string& name)> is_lost = {};
   int iteration = 3;
   bool has_random_state = false;
-  std::vector<std::string> older_norms =
-      {};  ///< in a layer and the final one; empty: no older form
+  /// Names of the norms in a layer and of the final one, in the older form; empty: the newer form.
+  std::vector<std::string> older_norms = {};
 };
 
 constexpr std::uint64_t kHidden = 4, kColumns = 6, kVocabulary = 8;

@@ -11,6 +11,7 @@ import argparse
 import os
 
 os.environ["TORCHDYNAMO_DISABLE"] = "1"  # DeepSpeed compiles Muon for each shape
+os.environ["ONEDNN_MAX_CPU_ISA"] = "AVX512_CORE"  # a processor's own products of bfloat16 round in another way
 
 import json
 import math
@@ -211,8 +212,7 @@ def compare_muon(program, source):
         theirs = deepspeeds_muon(shape, params, order["weights"], order["gradients"])
         worst = (torch.tensor(ours["weights"]) - theirs).abs().max().item()
         # Versions of torch multiply bfloat16 in different orders, and small singular values grow by up to 3.4^5, with their rounding.
-        # Processors with instructions for bfloat16 round in another way: up to 3e-3. A wrong rule is off by much more than 0.01 after 1,000 steps of 0.02.
-        good = worst < (0.1 if params.get("ns_method") == "standard" else 0.01)
+        good = worst < (0.1 if params.get("ns_method") == "standard" else 1e-4)
         failed += not good
         print(f"{'MuonWithAuxAdam':20} {shape or 'Adam'} {params}: largest difference after {STEPS} steps {worst:.1e}{'' if good else '  DIFFERS'}")
     return failed

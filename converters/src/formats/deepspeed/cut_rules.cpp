@@ -31,6 +31,10 @@ std::vector<std::uint64_t> sizes_along(std::size_t dimension, const CutContext& 
   return sizes;
 }
 
+TensorCut cut_in_rows(const CutContext& context) {
+  return concatenated_cut(context, 0, {sizes_along(0, context)});
+}
+
 TensorCut halves(const CutContext& context) {
   std::vector<std::uint64_t> half = sizes_along(0, context);
   for (std::uint64_t& size : half) {
@@ -225,7 +229,7 @@ void CutRules::require_like_lists(const TensorCut& mapped, const std::string& fq
   std::optional<TensorCut> listed;
   try {
     listed = listed_cut_of(fqn, context);
-    if (!listed) listed = concatenated_cut(context, 0, {sizes_along(0, context)});
+    if (!listed) listed = cut_in_rows(context);
   } catch (const Error& error) {
     if (error.code() != ErrorCode::Unsupported) throw;
     return;  // the lists cannot tell everything that the map tells
@@ -240,7 +244,7 @@ std::optional<TensorCut> CutRules::listed_cut_of(const std::string& fqn,
   refuse_unsupported(fqn, what);
   auto cut = by_pattern(fqn, context);
   if (!matches(Rule::Vocabulary, fqn, what)) return cut;
-  if (!cut) cut = concatenated_cut(context, 0, {sizes_along(0, context)});
+  if (!cut) cut = cut_in_rows(context);
   if (!vocabulary_) raise_info(what, "original_vocab_size is missing");
   if (are_users()) require_rows_of_every_rank(shards, what);
   const Shape& shape = cut->shape;
@@ -295,7 +299,7 @@ TensorCut CutRules::cut_of(const std::string& fqn, const std::vector<Shape>& sha
   if (auto cut = described_cut_of(fqn, shards)) return *std::move(cut);
   const std::string what = fmt::format("{}: {}", file_, unishard::quote(fqn));
   const CutContext context{shards, what, memory_};
-  return concatenated_cut(context, 0, {sizes_along(0, context)});
+  return cut_in_rows(context);
 }
 
 }  // namespace unishard::converters::deepspeed
