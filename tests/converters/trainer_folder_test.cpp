@@ -322,6 +322,8 @@ TEST(FusedParameters, OfExpertsThatAreNotAllThereAreNotRenamed) {
 TEST(ModelType, ClassesMayHaveUnderscores) {
   EXPECT_TRUE(is_known_class("ernie4_5_moe", "Ernie4_5_MoeForCausalLM"));
   EXPECT_TRUE(is_known_class("qwen3_5_moe_text", "Qwen3_5MoeForCausalLM"));
+  EXPECT_TRUE(is_known_class("gemma3_text", "Gemma3TextForSequenceClassification"));
+  EXPECT_FALSE(is_known_class("gemma3", "Gemma3TextModel"));
   EXPECT_FALSE(is_known_class("qwen3_5_moe_text", "MyQwen3_5MoeForCausalLM"));
 }
 
@@ -336,6 +338,22 @@ TEST_F(TrainerFolder, OfAnUnknownModelKeepsTheNumbersOfItsStates) {
   const auto again = copy_of(*source, temp_.path() / "again", {});
   EXPECT_EQ(again->catalog().groups, source->catalog().groups);
   expect_same_tensors(*source, *again);
+}
+
+/// The Trainer of transformers 5 resumes from such a folder without the tensors that it renames.
+TEST_F(TrainerFolder, OfATypeThatTransformersRenamesSaysSo) {
+  const Path folder = copied("llama");
+  const auto remarks = [&](const char* config) {
+    test::write_file(folder / "config.json", config);
+    return open_source(posix_storage(), folder)->remarks();
+  };
+  EXPECT_THAT(remarks(R"({"model_type": "qwen2_5_vl", "transformers_version": "5.23.0"})"),
+              testing::Contains(HasSubstr("names of the hub, such as \"model.norm.weight")));
+  for (const char* config : {R"({"model_type": "qwen2_5_vl", "transformers_version": "4.57.1"})",
+                             R"({"model_type": "llama", "transformers_version": "5.23.0"})",
+                             R"({"model_type": "vit", "transformers_version": "5.23.0"})",
+                             R"({"model_type": 5, "transformers_version": 5})", "[]", "{"})
+    EXPECT_THAT(remarks(config), Not(testing::Contains(HasSubstr("names of the hub")))) << config;
 }
 
 TEST_F(TrainerFolder, OfAClassOfItsOwnKeepsTheNumbersOfItsStates) {

@@ -1,5 +1,7 @@
 #include "reading/fused_parameters.hpp"
 
+#include "reading/model_type.hpp"
+
 #include <algorithm>
 #include <array>
 #include <charconv>
@@ -12,7 +14,7 @@ namespace unishard::converters {
 namespace {
 
 // The facts are those of transformers 5.23 (conversion_mapping.py).
-// tests/interop/peers/trainer_resumes.py compares each row with the library.
+// tests/interop/peers/renamed_models.py compares each row with the library.
 constexpr std::array kGatedExperts = {
     FusedRule{"mlp.experts.gate_up_proj", "mlp.experts.*.gate_proj.weight",
               "mlp.experts.*.up_proj.weight"},
@@ -26,6 +28,9 @@ constexpr std::array kMixtral = {
 constexpr std::array kErnie = {kGatedExperts[0], kGatedExperts[1],
                                FusedRule{"mlp.gate.moe_statics.e_score_correction_bias",
                                          "mlp.moe_statics.e_score_correction_bias"}};
+constexpr std::array kExaone = {
+    kGatedExperts[0], kGatedExperts[1],
+    FusedRule{"mlp.gate.e_score_correction_bias", "mlp.e_score_correction_bias"}};
 constexpr std::array kGranite = {
     FusedRule{"block_sparse_moe.experts.gate_up_proj", "block_sparse_moe.input_linear.weight"},
     FusedRule{"block_sparse_moe.experts.down_proj", "block_sparse_moe.output_linear.weight"},
@@ -45,11 +50,13 @@ struct FusedModel {
   std::span<const FusedRule> rules;
   std::string_view module_start = {}, file_start = {};  ///< of all names
 };
-constexpr std::array<FusedModel, 7> kFusedModels = {{
+constexpr std::array<FusedModel, 8> kFusedModels = {{
     {"qwen2_moe qwen3_moe qwen3_next olmoe flex_olmo deepseek_v2 deepseek_v3 glm4_moe "
      "glm4_moe_lite solar_open qwen3_5_moe qwen3_5_moe_text afmoe dots1 cohere2_moe "
-     "exaone_moe glm_moe_dsa mellum deepseek_v32",
+     "glm_moe_dsa mellum deepseek_v32 glm4v_moe longcat_flash dots3_note_text qwen4_exp "
+     "qwen4_exp_text",
      kGatedExperts},
+    {"exaone_moe", kExaone},
     {"mixtral minimax minimax_m2", kMixtral},
     {"phimoe", kPhi},
     {"ernie4_5_moe", kErnie},
@@ -167,21 +174,11 @@ Box fused_box(const FusedRule& rule, std::uint64_t number, const Shape& part, co
   return box;
 }
 
-bool is_listed(std::string_view types, std::string_view type) {
-  for (std::size_t at = types.find(type); at != types.npos; at = types.find(type, at + 1)) {
-    const std::size_t end = at + type.size();
-    if ((at == 0 || types[at - 1] == ' ') && (end == types.size() || types[end] == ' '))
-      return true;
-  }
-  return false;
-}
-
 }  // namespace
 
 std::optional<FusedParameters> FusedParameters::of(std::string_view model_type) {
-  if (model_type.empty() || model_type.find(' ') != model_type.npos) return std::nullopt;
   for (const FusedModel& model : kFusedModels) {
-    if (is_listed(model.types, model_type))
+    if (is_listed(model_type, model.types))
       return FusedParameters(model.rules, model.module_start, model.file_start);
   }
   return std::nullopt;

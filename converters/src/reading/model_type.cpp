@@ -42,7 +42,8 @@ bool is_known_class(std::string_view model_type, std::string_view class_name) {
                                                        "ForAudioClassification",
                                                        "WithLMHeadModel"};
   constexpr std::string_view kText = "_text";  // of the text model in one with images
-  if (model_type.ends_with(kText)) model_type.remove_suffix(kText.size());
+  const bool is_text = model_type.ends_with(kText);
+  if (is_text) model_type.remove_suffix(kText.size());
   std::size_t at = 0;  // "gpt_neox" is called GPTNeoX
   for (const char c : model_type) {
     if (c == '_' || c == '-') continue;
@@ -51,7 +52,9 @@ bool is_known_class(std::string_view model_type, std::string_view class_name) {
       return false;
     ++at;
   }
-  return std::ranges::count(kHeads, class_name.substr(at)) > 0;
+  std::string_view head = class_name.substr(at);
+  if (is_text && head.starts_with("Text")) head.remove_prefix(4);  // some classes say it too
+  return std::ranges::count(kHeads, head) > 0;
 }
 
 std::string model_type_of(std::string_view config) {
@@ -64,6 +67,17 @@ std::string model_type_of(std::string_view config) {
   } catch (const Error&) {
     return {};
   }
+}
+
+bool is_listed(std::string_view model_type, std::string_view types) {
+  if (model_type.empty() || model_type.find(' ') != model_type.npos) return false;
+  for (std::size_t at = types.find(model_type); at != types.npos;
+       at = types.find(model_type, at + 1)) {
+    const std::size_t end = at + model_type.size();
+    if ((at == 0 || types[at - 1] == ' ') && (end == types.size() || types[end] == ' '))
+      return true;
+  }
+  return false;
 }
 
 }  // namespace unishard::converters

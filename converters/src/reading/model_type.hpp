@@ -14,4 +14,7 @@ bool is_known_class(std::string_view model_type, std::string_view class_name);
 /// model whose class is another program's.
 std::string model_type_of(std::string_view config);
 
+/// Returns whether `types`, values of `model_type` separated by blanks, has this one.
+bool is_listed(std::string_view model_type, std::string_view types);
+
 }  // namespace unishard::converters

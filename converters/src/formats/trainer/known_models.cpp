@@ -1,5 +1,7 @@
 #include "formats/trainer/known_models.hpp"
 
+#include "reading/model_type.hpp"
+
 #include <algorithm>
 #include <array>
 #include <charconv>
@@ -158,15 +160,6 @@ std::vector<std::string_view> parts_of(std::string_view name) {
   }
 }
 
-bool lists(std::string_view types, std::string_view type) {
-  while (!types.empty()) {
-    const std::size_t end = std::min(types.find(' '), types.size());
-    if (types.substr(0, end) == type) return true;
-    types.remove_prefix(std::min(end + 1, types.size()));
-  }
-  return false;
-}
-
 }  // namespace
 
 ModelOrder::ModelOrder(std::string_view text) : top_(parse(text)) {}
@@ -231,7 +224,7 @@ std::optional<OrderKey> ModelOrder::walk(const std::vector<Module>& modules, boo
 
 std::optional<ModelOrder> known_order(std::string_view model_type) {
   const auto* const found = std::ranges::find_if(
-      kModels, [&](const KnownModel& model) { return lists(model.types, model_type); });
+      kModels, [&](const KnownModel& model) { return is_listed(model_type, model.types); });
   if (found == kModels.end()) return std::nullopt;
   return ModelOrder(found->order);
 }

@@ -22,6 +22,7 @@
 #include "formats/trainer/known_models.hpp"
 #include "formats/trainer/module_shapes.hpp"
 #include "formats/trainer/parameter_names.hpp"
+#include "formats/trainer/renamed_names.hpp"
 #include "formats/trainer/trainer_state.hpp"
 #include "reading/broken_files.hpp"
 #include "reading/completeness.hpp"
@@ -59,6 +60,15 @@ constexpr std::string_view kSplitExperts =
     "the model's file has the experts one by one, and the optimizer has them stacked: the "
     "Trainer of transformers 5.23 does not load them when it resumes from this folder, and "
     "reports no error. It does load them from one that `unishard convert --to trainer` writes";
+
+/// The remark on a model whose files have the tensor `name`, and whose module does not.
+std::string renamed_remark(std::string_view name) {
+  return fmt::format(
+      "the model's file has names of the hub, such as {}, which transformers 5 does not use for "
+      "its modules: the Trainer of transformers 5.23 loads no such tensor when it resumes, and "
+      "reports no error. AutoModel's from_pretrained() loads them",
+      quote(name));
+}
 
 /// Adds a piece of the tensor `name` below `key`.
 void add_piece(StateDictBuilder& builder, const std::string& key, const std::string& name,
@@ -225,13 +235,13 @@ bool may_hold_states(const Entry& entry) {
          (name.ends_with(".bin") && name.starts_with("optim"));
 }
 
-/// Returns `model_type` of config.json; an empty text for a model that is not known.
-std::optional<std::string> model_type(Storage& storage, const Path& folder) {
+/// Returns the text of config.json; an empty text for one that cannot be read.
+std::optional<std::string> model_config(Storage& storage, const Path& folder) {
   constexpr std::uint64_t kConfigBytes = std::uint64_t{16} << 20;
   const Path path = folder / "config.json";
   if (storage.kind(path) != EntryKind::File) return std::nullopt;
   try {
-    return model_type_of(read_text(storage, path, kConfigBytes));
+    return read_text(storage, path, kConfigBytes);
   } catch (const Error&) {
     return std::string();  // there is a configuration, and its model is not known
   }
@@ -296,6 +306,15 @@ void list_names(Json& optimizer, const Catalog& catalog) {
   }
 }
 
+/// Returns the names of the model's tensors.
+std::vector<std::string> model_names(const Catalog& catalog) {
+  std::vector<std::string> names;
+  for (const TensorInfo& tensor : catalog.tensors) {
+    if (is_of_model(tensor)) names.push_back(tensor.fqn);
+  }
+  return names;
+}
+
 /// Records which modules of the model were compiled.
 void record_compiled(const dcp::StateDict& state, std::string_view library,
                      dcp::Arrangement& arranged) {
@@ -337,7 +356,9 @@ class Reader {
   std::unique_ptr<Source> open() {
     const bool is_torch =
         has_torch_model(storage_, folder_) && !safetensors::is_model_folder(storage_, folder_);
-    const std::optional<std::string> type = model_type(storage_, folder_);
+    const std::optional<std::string> config = model_config(storage_, folder_);
+    const std::optional<std::string> type =
+        config ? std::optional(model_type_of(*config)) : std::nullopt;
     const std::optional<TorchFile> states = open_state(names_.optimizer, Role::Optimizer);
     const ModuleShapes shapes(type.value_or(""), states ? &*states : nullptr);
     const ReadModel read = is_torch ? read_torch_model(storage_, folder_, builder_)
@@ -369,8 +390,11 @@ class Reader {
             "takes the model's parameters. If a script took them in another order, save "
             "with their names (get_state_dict)",
         .undecided = std::string(undecided_hint(order))};
+    const bool is_trainer = names_.format == file_names(Program::Trainer).format;
+    const bool may_be_renamed = is_trainer && config && !is_torch && !read.adapter_naming;
     builder_.out.complete = [progress, missing = missing_, text = text_,
                              naming = read.adapter_naming, splits_experts = read.splits_experts,
+                             config = may_be_renamed ? *config : std::string(),
                              library = names_.library](const dcp::StateDict& state,
                                                        dcp::Arrangement& arranged) {
       const bool has_own_names = !text.empty() && restore(text, state, arranged);
@@ -378,6 +402,8 @@ class Reader {
       record_compiled(state, library, arranged);
       if (!missing.empty()) arranged.remark_on_states(missing);
       if (splits_experts) arranged.remark_on_states(std::string(kSplitExperts));
+      if (const auto name = find_renamed(config, model_names(arranged.catalog)))
+        arranged.remark_on_states(renamed_remark(*name));
       if (progress) arranged.catalog.data_position["global_steps"] = *progress;
       if (!state.values.empty())
         arranged.remarks.push_back(
