@@ -392,25 +392,24 @@ class Reader {
         .undecided = std::string(undecided_hint(order))};
     const bool is_trainer = names_.format == file_names(Program::Trainer).format;
     const bool may_be_renamed = is_trainer && config && !is_torch && !read.adapter_naming;
-    builder_.out.complete = [progress, missing = missing_, text = text_,
-                             naming = read.adapter_naming, splits_experts = read.splits_experts,
-                             config = may_be_renamed ? *config : std::string(),
-                             library = names_.library](const dcp::StateDict& state,
-                                                       dcp::Arrangement& arranged) {
-      const bool has_own_names = !text.empty() && restore(text, state, arranged);
-      if (naming && !has_own_names) record_adapter(arranged.catalog.producer, *naming);
-      record_compiled(state, library, arranged);
-      if (!missing.empty()) arranged.remark_on_states(missing);
-      if (splits_experts) arranged.remark_on_states(std::string(kSplitExperts));
-      if (const auto name = find_renamed(config, model_names(arranged.catalog)))
-        arranged.remark_on_states(renamed_remark(*name));
-      if (progress) arranged.catalog.data_position["global_steps"] = *progress;
-      if (!state.values.empty())
-        arranged.remarks.push_back(
-            fmt::format("{}: kept as values, which only accelerate gets back as files: the "
-                        "checkpoint's model and optimizer are the first ones of the folder",
-                        fmt::join(state.values, ", ")));
-    };
+    builder_.out.complete =
+        [progress, missing = missing_, text = text_, naming = read.adapter_naming,
+         splits_experts = read.splits_experts, config = may_be_renamed ? *config : std::string(),
+         library = names_.library](const dcp::StateDict& state, dcp::Arrangement& arranged) {
+          const bool has_own_names = !text.empty() && restore(text, state, arranged);
+          if (naming && !has_own_names) record_adapter(arranged.catalog.producer, *naming);
+          record_compiled(state, library, arranged);
+          if (!missing.empty()) arranged.remark_on_states(missing);
+          if (splits_experts) arranged.remark_on_states(std::string(kSplitExperts));
+          if (const auto name = find_renamed(config, model_names(arranged.catalog)))
+            arranged.remark_on_states(renamed_remark(*name));
+          if (progress) arranged.catalog.data_position["global_steps"] = *progress;
+          if (!state.values.empty())
+            arranged.remarks.push_back(
+                fmt::format("{}: kept as values, which only accelerate gets back as files: the "
+                            "checkpoint's model and optimizer are the first ones of the folder",
+                            fmt::join(state.values, ", ")));
+        };
     return dcp::make_state_dict_source(std::string(names_.format),
                                        builder_.finish(folder_.string()), folder_.string());
   }
