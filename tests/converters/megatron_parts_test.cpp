@@ -41,6 +41,9 @@ struct Gpt {
   bool has_random_state = false;
   /// Names of the norms in a layer and of the final one, in the older form; empty: the newer form.
   std::vector<std::string> older_norms = {};
+  /// Of all parameters, in bfloat16 with fp32 masters; changed before it is saved.
+  std::function<void(Json& optimizer, std::uint64_t stage)> optimizer = {};
+  float master = 0;  ///< elements of the masters of norms; the weights are 0
 };
 
 constexpr std::uint64_t kHidden = 4, kColumns = 6, kVocabulary = 8;
@@ -126,6 +129,37 @@ Json optimizer_of(const Shape& shape, std::map<std::string, Made>& tensors) {
             {"param_groups", Json::array({{{"lr", 0.1}, {"params", {0}}}})}}}};
 }
 
+/// What Float16OptimizerWithFloat16Params saves: Adam's states of matrices, then of norms.
+Json whole_optimizer(const Gpt& gpt, std::map<std::string, Made>& tensors) {
+  Json pairs = Json::array(), groups = Json::array(), masters = Json::array();
+  const std::map<std::string, Made> parameters = tensors;
+  for (const bool is_norm : {false, true}) {
+    Json group = {{"weight_decay", is_norm ? 0.0 : 0.1}, {"params", Json::array()}};
+    Json masters_of_group = Json::array();
+    for (const auto& [name, parameter] : parameters) {
+      if ((parameter.shape.size() == 1) != is_norm) continue;
+      const std::size_t count = element_count(parameter.shape);
+      Json state = {{"step", 3}};
+      for (const char* moment : {"exp_avg", "exp_avg_sq"}) {
+        tensors[name + moment] = {DType::Float32, parameter.shape, std::vector<float>(count)};
+        state[moment] = tensor(name + moment);
+      }
+      group["params"].push_back(pairs.size());
+      pairs.push_back({pairs.size(), std::move(state)});
+      const float value = is_norm ? gpt.master : 0;
+      tensors[name + "master"] = {DType::Float32, parameter.shape,
+                                  std::vector<float>(count, value)};
+      tensors[name].dtype = DType::BFloat16;
+      masters_of_group.push_back(tensor(name + "master"));
+    }
+    groups.push_back(std::move(group));
+    masters.push_back(std::move(masters_of_group));
+  }
+  const Json states = {{"$type", "builtins.dict"}, {"pairs", std::move(pairs)}};
+  return {{"optimizer", {{"state", states}, {"param_groups", std::move(groups)}}},
+          {"fp32_from_fp16_params", std::move(masters)}};
+}
+
 /// Elements of linear_fc1 are the number of the tensor-parallel rank.
 void save_rank(const Path& folder, const Gpt& gpt, std::uint64_t stage, std::uint64_t rank) {
   Json model = Json::object();
@@ -145,6 +179,10 @@ void save_rank(const Path& folder, const Gpt& gpt, std::uint64_t stage, std::uin
     root["rng_state"] = Json::array({{{"torch_rng_state", tensor("random")}}});
   }
   if (gpt.has_optimizer) root["optimizer"] = optimizer_of(tensors.begin()->second.shape, tensors);
+  if (gpt.optimizer) {
+    root["optimizer"] = whole_optimizer(gpt, tensors);
+    gpt.optimizer(root["optimizer"], stage);
+  }
   root["model"] = std::move(model);
   fs::create_directories(folder);
   save_torch(folder / "model_optim_rng.pt", root, tensors, "model_optim_rng");
@@ -175,6 +213,49 @@ TEST_F(MegatronRuns, TheOptimizerOfOneTensorParallelRankIsALoss) {
     EXPECT_THAT(losses.front().why, HasSubstr("not put together"));
     EXPECT_THAT(notes_of(*source), Not(Contains(HasSubstr("--assume-model-order"))));
   }
+}
+
+TEST_F(MegatronRuns, StatesThatFitNoParameterAreALossAndNoDamage) {
+  const auto as_it_is = [](Json& /*optimizer*/, std::uint64_t /*stage*/) {};
+  const auto source = open({.stages = 2, .optimizer = as_it_is});
+  EXPECT_THAT(source->losses(), IsEmpty());
+  EXPECT_TRUE(source->catalog().find("decoder.layers.1.input_layernorm.weight", "exp_avg_sq"));
+  const auto why = [&](Gpt gpt) {
+    gpt.stages = 2;
+    const auto read = open(gpt);
+    EXPECT_TRUE(read->catalog().find("decoder.final_layernorm.weight", state::kWeights));
+    EXPECT_FALSE(read->catalog().find("decoder.final_layernorm.weight", state::kFp32));
+    return read->losses().empty() ? std::string() : read->losses().front().why;
+  };
+  EXPECT_THAT(why({.optimizer = as_it_is, .master = 1}), HasSubstr("is another one's"));
+  const auto changed = [](const std::function<void(Json&)>& change) {
+    return [change](Json& optimizer, std::uint64_t stage) {
+      if (stage == 1) change(optimizer);
+    };
+  };
+  const Json::json_pointer state("/optimizer/state/pairs/1/1"), groups("/optimizer/param_groups");
+  const std::pair<std::string, std::function<void(Json&)>> cases[] = {
+      {"lack exp_avg_sq", [&](Json& out) { out[state].erase("exp_avg_sq"); }},
+      {"other settings", [&](Json& out) { out[groups][0]["weight_decay"] = 0.2; }},
+      {"has no fp32 master", [](Json& out) { out["fp32_from_fp16_params"][1].erase(0); }},
+      {"has done 9 steps",
+       [](Json& out) {
+         for (Json& pair : out["optimizer"]["state"]["pairs"]) pair[1]["step"] = 9;
+       }},
+      {"has no optimizer", [](Json& out) { out = 5; }},
+  };
+  for (const auto& [words, change] : cases)
+    EXPECT_THAT(why({.optimizer = changed(change)}), HasSubstr(words));
+}
+
+TEST_F(MegatronRuns, FilesOfTheDistributedOptimizerAreALoss) {
+  const auto buckets = temp_.path() / "iter_0000003/mp_rank_00_000/distrib_optim.pt";
+  ASSERT_THAT(open({})->losses(), IsEmpty());
+  test::write_file(buckets, "x");
+  const Losses losses = open_source(posix_storage(), temp_.path() / "iter_0000003")->losses();
+  ASSERT_EQ(losses.size(), 1u);
+  EXPECT_EQ(losses.front().role, Role::Optimizer);
+  EXPECT_THAT(losses.front().why, HasSubstr("distrib_optim.pt"));
 }
 
 TEST_F(MegatronRuns, RandomStatesAreNoOptimizer) {

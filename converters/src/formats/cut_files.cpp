@@ -28,7 +28,7 @@ constexpr const char* kRandomStates = "rng_state";
 
 }  // namespace
 
-void lose_states(const Source& part, deepspeed::Notes& notes) {
+void lose_states(const Source& part, deepspeed::Notes& notes, std::string_view why_not) {
   std::size_t states = 0, random = 0;
   for (const TensorInfo& tensor : part.catalog().tensors) {
     if (!deepspeed::is_of_model(tensor))
@@ -38,9 +38,9 @@ void lose_states(const Source& part, deepspeed::Notes& notes) {
     notes.lose({Role::ClientValue, kRandomStates,
                 "each part has one of its ranks, and they are not put together"});
   if (states > 0)
-    notes.lose(
-        {Role::Optimizer, "optimizer",
-         fmt::format("{} tensors beside the model in each part are not put together", states)});
+    notes.lose({Role::Optimizer, "optimizer",
+                fmt::format("{} tensors beside the model in each part are not put together{}{}",
+                            states, why_not.empty() ? "" : ": ", why_not)});
 }
 
 std::optional<Path> find_rank_file(Storage& storage, const Path& rank_folder) {
@@ -51,7 +51,7 @@ std::optional<Path> find_rank_file(Storage& storage, const Path& rank_folder) {
 }
 
 deepspeed::CutParts open_cut_files(Storage& storage, const std::vector<Path>& files,
-                                   deepspeed::Notes& notes) {
+                                   deepspeed::Notes& notes, std::string_view why_not) {
   std::set<std::pair<Role, std::string>> told;  // all parts may lose the same
   deepspeed::CutParts parts{.format = "torch", .world_size = files.size(), .has_states = false};
   for (const Path& file : files) {
@@ -59,7 +59,7 @@ deepspeed::CutParts open_cut_files(Storage& storage, const std::vector<Path>& fi
     require_written_name(file, archive.archive_name());
     parts.names.push_back(file.string());
     parts.sources.push_back(open_torch(storage, file, {}));
-    if (parts.sources.size() == 1) lose_states(*parts.sources.front(), notes);
+    if (parts.sources.size() == 1) lose_states(*parts.sources.front(), notes, why_not);
     for (const Loss& loss : parts.sources.back()->losses()) {
       if (told.emplace(loss.role, loss.name).second) notes.lose(loss);
     }

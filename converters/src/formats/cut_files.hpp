@@ -17,15 +17,16 @@ inline constexpr std::string_view kRankFolderName = "mp_rank_";
 /// Returns the file of a rank in its folder `mp_rank_00`; nullopt where there is none.
 std::optional<Path> find_rank_file(Storage& storage, const Path& rank_folder);
 
-/// Adds what a part has beside the model: states of the optimizer and random states.
-void lose_states(const Source& part, deepspeed::Notes& notes);
+/// Adds what a part has beside the model: random states, and states of the optimizer, which have no
+/// names for the reason `why_not`, where it is known.
+void lose_states(const Source& part, deepspeed::Notes& notes, std::string_view why_not = {});
 
 /// Opens the files, by rank. What each loses is in `notes` once, and so are the states of the
 /// optimizer: they have numbers, and those of parts have other shapes than the parameters.
 /// Pre: there is a file.
 /// Throws: Corrupt for a file that was written as another rank's.
 deepspeed::CutParts open_cut_files(Storage& storage, const std::vector<Path>& files,
-                                   deepspeed::Notes& notes);
+                                   deepspeed::Notes& notes, std::string_view why_not = {});
 
 /// Returns a sentence on the first tensor of the model of which two parts have different shapes.
 std::optional<std::string> unequal_part(const deepspeed::CutParts& parts);

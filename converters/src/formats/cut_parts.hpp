@@ -23,8 +23,8 @@ std::optional<deepspeed::CutParts> open_silent_parts(Storage& storage, const Pat
 
 /// Opens the parts in `folder`, or in the iteration that latest_checkpointed_iteration.txt in it or
 /// `options.tag` names. Returns null where there are no such parts, or where nothing tells how they
-/// make whole tensors. Rules in `options` count before what the names tell. Reads the model; the
-/// states of the optimizer are a loss.
+/// make whole tensors. Rules in `options` count before what the names tell. Reads the model,
+/// and the states of Megatron-LM's optimizer where they have names; others are a loss.
 /// Throws: Corrupt when a part is missing or the parts contradict each other; InvalidArgument when
 /// the rules do not fit, or a run has several iterations and no file that names the newest, which
 /// the hint then lists; Unsupported for what is not put together.

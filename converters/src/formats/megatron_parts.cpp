@@ -6,10 +6,12 @@
 #include "containers/joined_source.hpp"
 #include "containers/torch_file.hpp"
 #include "core/forwarding_source.hpp"
+#include "core/model_tensors.hpp"
 #include "formats/cut_files.hpp"
 #include "formats/dcp/megatron.hpp"
 #include "formats/gpt_tensors.hpp"
 #include "formats/megatron_run.hpp"
+#include "formats/megatron_states.hpp"
 #include "formats/named_cuts.hpp"
 #include "reading/completeness.hpp"
 
@@ -28,9 +30,6 @@
 
 namespace unishard::converters {
 namespace {
-
-/// What Transformer Engine keeps of a module beside its weights: scales of 8-bit products.
-constexpr std::string_view kModuleState = "._extra_state";
 
 struct MegatronTensor {
   std::string_view name;  ///< in a layer, or the whole name
@@ -152,6 +151,7 @@ class MegatronParts {
                            files_.begin()->second.string(), path.string()));
       require_place(rank, file->second, path);
     }
+    open_states();
     std::vector<std::unique_ptr<Source>> stages;
     for (std::uint64_t stage = 0; stage < run_.stages; ++stage) stages.push_back(open_stage(stage));
     return join(std::move(stages));
@@ -239,12 +239,71 @@ class MegatronParts {
                       files_.size(), run_.tensor_ranks, run_.stages));
   }
 
+  /// Opens all files with the states of their optimizers, if all have such that have names.
+  void open_states() {
+    std::optional<Path> without;
+    for (const auto& [rank, path] : files_) {
+      const Catalog* first = named_.empty() ? nullptr : &named_.begin()->second->catalog();
+      MegatronStates states = open_with_states(storage_, path, first);
+      if (!states.why_not.empty()) {
+        why_no_states_ = fmt::format("{}: {}", path.string(), states.why_not);
+        return named_.clear();
+      }
+      if (states.part == nullptr) {
+        without = path;
+        continue;
+      }
+      left_out_.merge(states.left_out);
+      named_.emplace(rank, std::move(states.part));
+    }
+    if (without && !named_.empty())
+      why_no_states_ = fmt::format("{} has no optimizer, and others have one", without->string());
+    if (without) named_.clear();
+  }
+
+  /// The distributed optimizer has files of its own, whose buckets name no parameters.
+  void lose_files_of_optimizers(deepspeed::Notes& notes) {
+    for (const auto& [rank, path] : files_) {
+      for (const char* name : {"distrib_optim.pt", "optim.pt"}) {
+        const Path file = path.parent_path() / name;
+        if (storage_.kind(file) != EntryKind::File) continue;
+        return notes.lose({Role::Optimizer, "optimizer",
+                           fmt::format("{} and those of other ranks are not read: they hold "
+                                       "buckets of a distributed optimizer, which name no "
+                                       "parameters",
+                                       file.string())});
+      }
+    }
+  }
+
+  deepspeed::CutParts named_parts(std::uint64_t stage, const std::vector<Path>& paths,
+                                  deepspeed::Notes& notes) {
+    deepspeed::CutParts parts{.format = "torch", .world_size = paths.size()};
+    for (std::uint64_t rank = 0; rank < run_.tensor_ranks; ++rank) {
+      parts.names.push_back(paths[rank].string());
+      parts.sources.push_back(std::move(named_.at({stage, rank})));
+      for (const Loss& loss : parts.sources.back()->losses()) {
+        if (told_.emplace(loss.role, loss.name).second) notes.lose(loss);
+      }
+    }
+    for (const std::string& name : std::exchange(left_out_, {}))
+      notes.lose({Role::ClientValue, name,
+                  "each part has one of its ranks, and they are not put together"});
+    return parts;
+  }
+
   std::unique_ptr<Source> open_stage(std::uint64_t stage) {
     std::vector<Path> paths;
     for (std::uint64_t rank = 0; rank < run_.tensor_ranks; ++rank)
       paths.push_back(files_.at({stage, rank}));
     deepspeed::Notes notes;
-    deepspeed::CutParts parts = open_cut_files(storage_, paths, notes);
+    deepspeed::CutParts parts = has_states()
+                                    ? named_parts(stage, paths, notes)
+                                    : open_cut_files(storage_, paths, notes, why_no_states_);
+    if (stage == 0) lose_files_of_optimizers(notes);
+    if (!why_no_states_.empty())
+      notes.add(fmt::format("the optimizer's states, and fp32 masters among them, are not read: {}",
+                            std::exchange(why_no_states_, {})));
     const bool is_nested = NestedModel::is_one(parts.sources.front()->catalog());
     for (std::unique_ptr<Source>& part : parts.sources)
       if (is_nested) part = std::make_unique<NestedModel>(std::move(part));
@@ -256,7 +315,7 @@ class MegatronParts {
     const bool is_gated = run_.is_gated || has_gates(first);
     std::map<std::string, NamedCut> cuts;
     for (const TensorInfo& tensor : first.tensors) {
-      if (deepspeed::is_of_model(tensor)) cuts.emplace(tensor.fqn, cut_of(tensor.fqn, is_gated));
+      if (is_of_model(tensor)) cuts.emplace(tensor.fqn, cut_of(tensor.fqn, is_gated));
     }
     if (!unequal_part(parts)) require_described(first);
     return join_by_names(std::move(parts), cut_patterns(cuts, run_.vocabulary), folder_.string(),
@@ -363,21 +422,45 @@ class MegatronParts {
     std::map<std::uint64_t, std::set<std::string>> layers;
     for (std::size_t i = 0; i < stage.tensors.size(); ++i) {
       const TensorInfo& tensor = stage.tensors[i];
-      if (!deepspeed::is_of_model(tensor) || tensor.fqn.ends_with(kModuleState)) continue;
+      const bool is_taken = has_states() || deepspeed::is_of_model(tensor);
+      if (!is_taken || tensor.fqn.ends_with(kModuleState)) continue;
       const auto layer = parse_layer_name(tensor.fqn);
       if (layer) layers[layer->layer].emplace(layer->local);
       if (layer) layers_of_ = layer->before;
       TensorInfo whole = tensor;
-      if (layer)
-        whole.fqn = fmt::format("{}{}.{}", layer->before, before + layer->layer, layer->local);
-      whole.group = -1;
+      whole.fqn = name_in_model(tensor.fqn, before);
+      if (!has_states()) whole.group = -1;
       add(std::move(whole), number, i, out);
     }
+    if (has_states()) add_groups(stage.groups, before, out.catalog);
     if (!layers.empty() && layers.rbegin()->first + 1 != layers.size())
       refuse(
           fmt::format("stage {} lacks one of its layers below {}", number, layers.rbegin()->first));
     for (const auto& [layer, names] : layers) require_like_others(before + layer, names);
     return layers.size();
+  }
+
+  /// Returns the name of a tensor of a stage that `before` layers precede.
+  static std::string name_in_model(const std::string& name, std::uint64_t before) {
+    const auto layer = parse_layer_name(name);
+    if (!layer) return name;
+    return fmt::format("{}{}.{}", layer->before, before + layer->layer, layer->local);
+  }
+
+  /// Appends the parameters of a stage's groups to those of the whole model.
+  static void add_groups(const Json& groups, std::uint64_t before, Catalog& catalog) {
+    if (catalog.groups.is_null()) {
+      catalog.groups = groups;
+      for (Json& group : catalog.groups) group["params"] = Json::array();
+    }
+    for (std::size_t g = 0; g < groups.size(); ++g) {
+      for (const Json& parameter : groups[g]["params"]) {
+        const std::string name = name_in_model(parameter.get<std::string>(), before);
+        const bool is_copy = std::ranges::any_of(
+            catalog.aliases, [&](const Alias& alias) { return alias.fqn == name; });
+        if (!is_copy) catalog.groups[g]["params"].push_back(name);
+      }
+    }
   }
 
   /// All layers of a GPT have the same tensors.
@@ -395,11 +478,12 @@ class MegatronParts {
     if (const auto first = find_tied(tensor, out.catalog)) {
       boxes_[*first].front().copies.push_back({stage, origin});
       numbers_[{*first, stage}] = number;
-      out.catalog.aliases.push_back({tensor.fqn, out.catalog.tensors[*first].fqn});
+      const Alias alias{tensor.fqn, out.catalog.tensors[*first].fqn};
+      if (std::ranges::count(out.catalog.aliases, alias) == 0) out.catalog.aliases.push_back(alias);
       return;
     }
-    if (!names_.emplace(tensor.fqn, boxes_.size()).second)
-      refuse(fmt::format("two stages hold {}", quote(tensor.fqn)));
+    if (!names_.emplace(std::pair(tensor.fqn, tensor.state), boxes_.size()).second)
+      refuse(fmt::format("two stages hold {}", tensor.label()));
     numbers_[{boxes_.size(), stage}] = number;
     boxes_.push_back({SharedBox{{origin, tensor.shape}, {{stage, origin}}}});
     out.catalog.tensors.push_back(std::move(tensor));
@@ -410,7 +494,7 @@ class MegatronParts {
     const auto* const tied =
         std::ranges::find(kTied, tensor.fqn, [](const auto& pair) { return pair.first; });
     if (!run_.is_tied || tied == kTied.end()) return std::nullopt;
-    const auto first = names_.find(std::string(tied->second));
+    const auto first = names_.find({std::string(tied->second), tensor.state});
     if (first == names_.end()) return std::nullopt;
     const TensorInfo& embedding = catalog.tensors[first->second];
     if (embedding.shape != tensor.shape || embedding.dtype != tensor.dtype)
@@ -433,14 +517,20 @@ class MegatronParts {
 
   Storage& storage_;
   const Path& folder_;
+  bool has_states() const { return !named_.empty(); }
+
   std::map<Rank, Path> files_;
   MegatronRun run_;
-  std::optional<Json> iteration_;                // that the first file has
-  std::set<std::string> layer_names_;            // of the first layer
-  std::string layers_of_;                        // what precedes the number of a layer
-  std::set<std::pair<Role, std::string>> told_;  // losses
-  std::map<std::string, std::size_t> names_;     // numbers of the whole tensors
-  std::vector<std::vector<SharedBox>> boxes_;    // of each whole tensor
+  std::map<Rank, std::unique_ptr<Source>> named_;  // files with the states of their optimizers
+  std::set<std::string> left_out_;                 // values that the ranks have beside the states
+  std::string why_no_states_;                      // empty too where there are none
+  std::optional<Json> iteration_;                  // that the first file has
+  std::set<std::string> layer_names_;              // of the first layer
+  std::string layers_of_;                          // what precedes the number of a layer
+  std::set<std::pair<Role, std::string>> told_;    // losses
+  // Numbers of the whole tensors, by name and state.
+  std::map<std::pair<std::string, std::string>, std::size_t> names_;
+  std::vector<std::vector<SharedBox>> boxes_;                             // of each whole tensor
   std::map<std::pair<std::size_t, std::uint32_t>, std::size_t> numbers_;  // in a stage's catalog
 };
 

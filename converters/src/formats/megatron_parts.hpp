@@ -12,8 +12,8 @@ namespace unishard::converters {
 bool has_megatron_parts(Storage& storage, const Path& folder);
 
 /// Opens the ranks' folders in `folder`. Returns null where there are none, or where their files
-/// hold no arguments of a run. Reads the model; the states of the optimizer are a loss. Layers have
-/// the numbers that they have in the whole model.
+/// hold no arguments of a run. States of the optimizer that cannot be named are a loss, with the
+/// reason. Layers have the numbers that they have in the whole model.
 /// Throws: Corrupt, naming it, when a rank's file is missing or the files contradict each other;
 /// Unsupported for experts, virtual stages, tensors that are none of a GPT's, and versions
 /// before 3.

@@ -4,9 +4,14 @@
 
 #include <cstdint>
 #include <optional>
+#include <string_view>
 #include <utility>
 
 namespace unishard::converters {
+
+/// The end of names of what Transformer Engine keeps of a module beside its weights: scales of
+/// 8-bit products.
+inline constexpr std::string_view kModuleState = "._extra_state";
 
 /// What all files of a run have alike.
 struct MegatronRun {
