@@ -591,6 +591,25 @@ TEST(DeepSpeedTensorParallel, PatternsTellHowTensorsWereCut) {
   EXPECT_EQ(values_of(*source, "table"), (std::vector<float>{1, 2, 3}));
 }
 
+TEST(DeepSpeedTensorParallel, TheMeanOfPartsThatAreUnlikeIsDoubted) {
+  std::vector<float> one(16), drifted(16), other(16);
+  for (std::size_t i = 0; i < 16; ++i) {
+    one[i] = i % 2 == 0 ? 1.0F : -1.0F;
+    drifted[i] = one[i] * 1.1F;
+    other[i] = i % 4 < 2 ? 1.0F : -1.0F;
+  }
+  for (const auto& [second, is_doubted] : {std::pair{drifted, false}, {other, true}}) {
+    TwoRanks run;
+    run.add("mean", floats({16}, one), floats({16}, second));
+    const auto source = run.open({{"parameter_to_average_patterns", {"mean"}}});
+    const auto doubt = testing::Contains(testing::HasSubstr("\"mean\" is averaged, and"));
+    if (is_doubted)
+      EXPECT_THAT(source->remarks(), doubt);
+    else
+      EXPECT_THAT(source->remarks(), Not(doubt));
+  }
+}
+
 TEST(DeepSpeedTensorParallel, AVectorOfTheVocabularyHasElements) {
   TwoRanks run;
   run.add("table", floats({2, 1}, {1, 2}), floats({2, 1}, {3, 0}));

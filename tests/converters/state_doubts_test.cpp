@@ -91,6 +91,13 @@ TEST_F(StateDoubts, AMomentThatTheOthersHaveIsMissed) {
   EXPECT_THAT(doubts(), IsEmpty()) << "another kind of optimizer works on b";
 }
 
+TEST_F(StateDoubts, AMomentUnderAnotherNameIsMissed) {
+  tensor("b", "exp_avg").state = "exp_avgx";
+  EXPECT_THAT(doubts(), ElementsAre(HasSubstr("b [exp_avg]")));
+  tensor("b", "exp_avg_sq").state = "momentum_buffer";  // another kind of optimizer
+  EXPECT_THAT(doubts(), IsEmpty());
+}
+
 TEST_F(StateDoubts, EachParameterOfAdamHasBothMoments) {
   drop("b", "exp_avg_sq");
   drop("c", "exp_avg_sq");

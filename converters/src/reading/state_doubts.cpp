@@ -179,7 +179,8 @@ class Doubts {
     return groups;
   }
 
-  /// A parameter with a state that those with the moment lack has another kind of optimizer.
+  /// A parameter with a state that those with the moment lack has another kind of optimizer, unless
+  /// it has exp_avg_sq: no optimizer keeps that for some parameters alone and exp_avg for others.
   void missing_moments(const std::vector<std::string_view>& fqns, std::string_view moment,
                        std::vector<std::string>& names) const {
     std::set<std::string_view> usual;  // states of those that have the moment
@@ -194,9 +195,12 @@ class Doubts {
     }
     if (2 * without.size() >= fqns.size()) return;
     for (const std::string_view fqn : without) {
+      const auto& states = parameters_.at(fqn).states;
       const bool is_alike = std::ranges::all_of(
-          parameters_.at(fqn).states, [&](const auto& each) { return usual.contains(each.first); });
-      if (is_alike) names.push_back(fmt::format("{} [{}]", fqn, moment));
+          states, [&](const auto& each) { return usual.contains(each.first); });
+      const bool is_half = moment == state::kExpAvg && states.contains(state::kExpAvgSq) &&
+                           usual.contains(state::kExpAvgSq);
+      if (is_alike || is_half) names.push_back(fmt::format("{} [{}]", fqn, moment));
     }
   }
 

@@ -11,6 +11,8 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cmath>
+#include <cstring>
 #include <map>
 #include <set>
 #include <string_view>
@@ -143,10 +145,50 @@ class PartsJoin {
     whole.shape = cut->shape;
     if (!has_states_) whole.group = -1;
     joined.boxes = cut->boxes;
+    if (!cut->boxes && is_weight(whole)) compare_averaged(whole, joined.tensors);
     // The weights of each rank were rounded from its own master; the mean has its own.
     if (!cut->boxes && whole.state == state::kWeights && has_master(whole)) whole.derived = true;
     out_.catalog.tensors.push_back(std::move(whole));
     out_.tensors.push_back(std::move(joined));
+  }
+
+  static bool is_weight(const TensorInfo& tensor) {
+    return tensor.state == state::kFp32 || tensor.state == state::kWeights;
+  }
+
+  /// Says which parameter is averaged although its parts are no copies that drifted apart: the mean
+  /// of parts that were cut is nobody's weight.
+  void compare_averaged(const TensorInfo& tensor, const std::vector<std::size_t>& numbers) {
+    constexpr double kAlike = 0.5;  // of copies it is nearly 1, of unlike parts nearly 0
+    constexpr std::size_t kLeast = 16;
+    if (tensor.elements() < kLeast || tensor.dtype != DType::Float32) return;
+    const std::vector<std::byte> first = beginning(0, numbers[0]);
+    for (std::size_t r = 1; r < shards_.size(); ++r) {
+      if (likeness(first, beginning(r, numbers[r])) > kAlike) continue;
+      out_.remarks.push_back(fmt::format(
+          "{} is averaged, and the parts of {} and {} are unlike each other: rather they were cut, "
+          "and their mean is not the weight",
+          unishard::quote(tensor.fqn), names_[0], names_[r]));
+      return;
+    }
+  }
+
+  /// Returns the cosine of the angle between two vectors of float32; 1 where one is zero.
+  static double likeness(std::span<const std::byte> a, std::span<const std::byte> b) {
+    const auto value = [](std::span<const std::byte> bytes, std::size_t at) {
+      float number = 0;
+      std::memcpy(&number, bytes.data() + at, sizeof(float));
+      return static_cast<double>(number);
+    };
+    double product = 0, of_a = 0, of_b = 0;
+    for (std::size_t at = 0; at + sizeof(float) <= a.size(); at += sizeof(float)) {
+      const double x = value(a, at), y = value(b, at);
+      product += x * y;
+      of_a += x * x;
+      of_b += y * y;
+    }
+    const double size = std::sqrt(of_a) * std::sqrt(of_b);
+    return size > 0 ? product / size : 1;
   }
 
   bool has_master(const TensorInfo& weights) const {
