@@ -1217,6 +1217,56 @@ TEST(DeepSpeedStage0, AParameterThatIsListedTwiceIsDamage) {
               Fails(ErrorCode::Corrupt, {"mp_rank_00", "number 1 twice"}));
 }
 
+TEST(DeepSpeedStage0, StatesAndMastersThatNoGroupListsAreTold) {
+  const test::TempDir folder;
+  const Json state = {{"exp_avg", tensor("w")}};
+  const auto open = [&](const Json& numbers, const Json& masters) {
+    const Path file = folder.path() / "mp_rank_00_model_states.pt";
+    fs::remove(file);
+    Json optimizer = {{"state", with_number_keys(state)},
+                      {"param_groups", Json::array({{{"lr", 0.1}, {"params", numbers}}})}};
+    if (!masters.is_null()) optimizer["fp32_groups"] = masters;
+    save_torch(file,
+               {{"module", {{"a", tensor("w")}}},
+                {"optimizer", optimizer},
+                {"buffer_names", Json::array()},
+                {"global_steps", 1},
+                {"dp_world_size", 1}},
+               {{"w", {DType::Float32, {2}, {1, 2}}}});
+    return open_source(posix_storage(), folder.path());
+  };
+  EXPECT_TRUE(open({0}, nullptr)->losses().empty());
+  const Losses losses = open(Json::array(), nullptr)->losses();
+  ASSERT_EQ(losses.size(), 1u);
+  EXPECT_EQ(losses[0].role, Role::Optimizer);
+  EXPECT_THAT(losses[0].why, testing::HasSubstr("no parameter group"));
+  const Json masters = Json::array({Json::array({tensor("w")})});
+  EXPECT_TRUE(open({0}, masters)->losses().empty());
+  EXPECT_THAT(error_of([&] { open(Json::array(), masters); }),
+              Fails(ErrorCode::Corrupt, {"mp_rank_00", "nothing tells which master is whose"}));
+}
+
+TEST(DeepSpeedSource, GroupsThatAreNotThoseOfThePartitionsLoseTheirSettings) {
+  const test::TempDir folder;
+  save_old_checkpoint(folder.path() / "tag", true);
+  for (int rank = 0; rank < 2; ++rank) {
+    const Path file = folder.path() / "tag" / Copy::optimizer_name(rank);
+    fs::remove(file);
+    Json inner = optimizer_of_rank("master", "avg");
+    inner["param_shapes"] = Json::array({{{"a", {2, 2}}, {"b", {3}}}});
+    Json& groups = inner["base_optimizer_state"]["param_groups"];
+    groups.push_back(groups[0]);
+    const std::vector<float> values =
+        rank == 0 ? std::vector<float>{1, 2, 3, 4} : std::vector<float>{5, 6, 7};
+    const Made made{DType::Float32, {values.size()}, values};
+    save_torch(file, {{"optimizer_state_dict", inner}}, {{"master", made}, {"avg", made}});
+  }
+  const Losses losses = open_source(posix_storage(), folder.path())->losses();
+  ASSERT_FALSE(losses.empty());
+  EXPECT_EQ(losses[0].role, Role::Setting);
+  EXPECT_THAT(losses[0].why, testing::HasSubstr("states of 1 groups, and the settings of 2"));
+}
+
 /// The folders hold whole tensors; the model files beside them are those of several model-parallel
 /// ranks. expected.safetensors of the run they were made from names tensors "fqn|state".
 TEST(DeepSpeedUniversal, OfParallelRunsIsRead) {
@@ -1399,13 +1449,14 @@ TEST(DeepSpeedContradictions, StatesOfAShapeThatTheModuleLacksAreNoted) {
 
 TEST(DeepSpeedContradictions, AModelOfStage0WithoutItsMastersIsNoted) {
   const test::TempDir folder;
-  const auto notes_with = [&](const Json& config) {
+  const auto notes_with = [&](const Json& config, int steps = 0) {
     fs::remove_all(folder.path() / "tag");
     fs::create_directories(folder.path() / "tag");
     save_torch(folder.path() / "tag/mp_rank_00_model_states.pt",
                {{"module", {{"a", tensor("a")}}},
                 {"buffer_names", Json::array()},
                 {"optimizer", nullptr},
+                {"global_steps", steps},
                 {"ds_config", config}},
                {{"a", {DType::BFloat16, {2}, {}}}});
     return notes_of(*open_source(posix_storage(), folder.path()));
@@ -1417,6 +1468,8 @@ TEST(DeepSpeedContradictions, AModelOfStage0WithoutItsMastersIsNoted) {
   EXPECT_EQ(notes_with({{"fp16", on}, {"optimizer", adam}}).size(), 1u);
   EXPECT_TRUE(notes_with({{"bf16", on}}).empty()) << "for inference";
   EXPECT_TRUE(notes_with({{"optimizer", adam}}).empty()) << "the module has the fp32 weights";
+  EXPECT_THAT(notes_with({{"optimizer", adam}}, 4),
+              testing::ElementsAre(testing::HasSubstr("the states of the optimizer are lost")));
 }
 
 TEST(DeepSpeedContradictions, CopiesOfMastersThatWereSwappedOutAreRefused) {
@@ -1529,6 +1582,12 @@ TEST(DeepSpeedUniversal, ACopyOfAnotherParametersMomentIsLost) {
           zero / "blocks.1.attn.qkv.weight/exp_avg.pt");
   EXPECT_THAT(lines_of(open_source(posix_storage(), copy.path())->losses()),
               testing::ElementsAre(testing::HasSubstr("a copy of zero/blocks.0")));
+  const auto second = testing::Contains(testing::HasSubstr("the same exp_avg_sq and not the same"));
+  EXPECT_THAT(open_source(posix_storage(), copy.path())->remarks(), testing::Not(second));
+  const Copy other("universal_stage2");
+  replace(other.tag() / "zero/blocks.0.attn.qkv.weight/exp_avg_sq.pt",
+          other.tag() / "zero/blocks.1.attn.qkv.weight/exp_avg_sq.pt");
+  EXPECT_THAT(open_source(posix_storage(), other.path())->remarks(), second);
   // Parameters with the same gradients have both moments in common.
   replace(zero / "blocks.0.attn.qkv.weight/exp_avg_sq.pt",
           zero / "blocks.1.attn.qkv.weight/exp_avg_sq.pt");

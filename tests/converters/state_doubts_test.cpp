@@ -75,6 +75,37 @@ TEST_F(StateDoubts, NumberedMomentsOfNoParameterAreNamed) {
   EXPECT_THAT(doubts(), ElementsAre(HasSubstr("of no parameter")));
 }
 
+TEST_F(StateDoubts, MoreNumberedMomentsOfAShapeThanParametersAreNamed) {
+  for (const char* fqn : {"a", "b", "c"}) {
+    drop(fqn, "exp_avg");
+    drop(fqn, "exp_avg_sq");
+  }
+  catalog_.groups = nullptr;
+  for (const char* number : {"state.0", "state.1", "state.2"}) {
+    catalog_.tensors.push_back(catalog_.tensors.front());
+    catalog_.tensors.back().fqn = number;
+    catalog_.tensors.back().state = "exp_avg";
+  }
+  EXPECT_THAT(doubts(), IsEmpty());
+  tensor("b", "fp32").shape = {3, 4};
+  EXPECT_THAT(doubts(), ElementsAre(HasSubstr("3 of size (6 x 4), of which the model has 2")));
+}
+
+TEST_F(StateDoubts, SettingsThatEveryOptimizerHasAreMissed) {
+  EXPECT_THAT(doubts_about_settings(catalog_), IsEmpty());
+  catalog_.groups[0].erase("lr");
+  EXPECT_THAT(doubts_about_settings(catalog_), ElementsAre(HasSubstr("have no lr: 0")));
+  catalog_.groups[0] = {{"lr", 0.1}, {"params", Json::array()}};
+  EXPECT_THAT(doubts_about_settings(catalog_), ElementsAre(HasSubstr("list no parameter")));
+  catalog_.groups = Json::array();
+  EXPECT_THAT(doubts_about_settings(catalog_), ElementsAre(HasSubstr("no parameter groups")));
+  for (const char* fqn : {"a", "b", "c"}) {
+    drop(fqn, "exp_avg");
+    drop(fqn, "exp_avg_sq");
+  }
+  EXPECT_THAT(doubts_about_settings(catalog_), IsEmpty());
+}
+
 TEST_F(StateDoubts, FactoredMomentsHaveShapesOfTheirOwn) {
   for (const char* fqn : {"a", "b", "c"}) {
     tensor(fqn, "exp_avg_sq").shape = {6};

@@ -94,6 +94,18 @@ TEST(Prune, KeepsTheNewestAndWhatLatestNames) {
   EXPECT_TRUE(prune(posix_storage(), dir.path(), 0).removed.empty());
 }
 
+TEST(Prune, KeepsWhatALinkNames) {
+  const test::TempDir dir;
+  for (std::int64_t step = 1; step <= 3; ++step) test::write_example(dir.path(), at_step(step));
+  std::filesystem::create_directory_symlink("global_step1", dir.path() / "best");
+  replace_text(posix_storage(), dir.path() / "latest", "best");
+  const PruneResult plan = plan_prune(posix_storage(), dir.path(), 1);
+  EXPECT_EQ(plan.removed, (std::vector<std::string>{"global_step2"}));
+  ASSERT_EQ(plan.kept.size(), 1u);
+  EXPECT_EQ(plan.kept[0].tag, "global_step1");
+  EXPECT_THAT(plan.kept[0].reason, HasSubstr("\"best\" is a link to it"));
+}
+
 TEST(Prune, DamagedCheckpointsDoNotCountAsComplete) {
   const test::TempDir dir;
   for (std::int64_t step = 1; step <= 2; ++step) test::write_example(dir.path(), at_step(step));

@@ -216,6 +216,10 @@ tools::Rules NameOptions::read(const std::string& merge_rules) const {
   if (!saved_rules.empty() && posix_storage().kind(saved_rules) != EntryKind::Missing)
     raise(ErrorCode::AlreadyExists, fmt::format("--save-rules: {} is there already", saved_rules),
           "name a new file; nothing was written");
+  const Path folder = Path(saved_rules).parent_path();
+  if (!folder.empty() && posix_storage().kind(folder) != EntryKind::Directory)
+    raise(ErrorCode::NotFound, fmt::format("--save-rules: there is no folder {}", folder.string()),
+          "make it first; nothing was written");
   tools::Rules all;
   if (!rules.empty()) all = tools::read_rules(rules, "--rules");
   if (!merge_rules.empty() && !all.cuts.is_null())

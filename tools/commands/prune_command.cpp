@@ -90,9 +90,8 @@ void add_prune(CLI::App& app, Action& action) {
       "The newest are those that were committed last, whatever their steps; only whole ones "
       "count,\n"
       "by their manifests, sizes and tables: `unishard verify --deep` reads the data as well.\n"
-      "Those that `latest` names, that are damaged, or that hold files which UniShard did not "
-      "write\n"
-      "are always kept.\n"
+      "Those that `latest` names, to which a link in the folder points, that are damaged, or that\n"
+      "hold files which UniShard did not write are always kept.\n"
       "Example:\n"
       "  unishard prune runs/gpt --keep-last 3 --dry-run\n");
 }

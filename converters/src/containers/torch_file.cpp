@@ -13,7 +13,9 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <map>
 #include <mutex>
+#include <set>
 
 namespace unishard::converters::torch {
 namespace {
@@ -342,6 +344,7 @@ void TorchFile::open_legacy(const PickleLimits& limits) {
     legacy_[key] = std::move(storage);
     stream.skip(bytes);
   }
+  behind_ = stream.left();
 }
 
 std::shared_ptr<const StorageBytes> TorchFile::storage(const std::string& key,
@@ -398,13 +401,32 @@ bool is_torch_file(const Window& window) {
 std::string TorchFile::archive_name() const { return zip_ ? zip_->root() : std::string(); }
 
 std::uint64_t TorchFile::trailing_bytes() const {
-  return zip_ ? pickle_->bytes().size() - pickle_->consumed() : 0;
+  return zip_ ? pickle_->bytes().size() - pickle_->consumed() : behind_;
 }
 
-void note_trailing_bytes(const TorchFile& file, std::vector<std::string>& notes) {
+std::size_t TorchFile::unnamed_storages() const {
+  if (!zip_) return 0;
+  constexpr std::string_view kFolder = "data/";
+  std::set<std::string> named;
+  for (const NodeId node : pickle_->persistents()) {
+    const Value id = Value(*pickle_, node).args();
+    if (id.is(NodeKind::Tuple) && id.size() >= 3 && id[2].is(NodeKind::Str))
+      named.emplace(id[2].text());
+  }
+  return static_cast<std::size_t>(std::ranges::count_if(zip_->entries(), [&](const auto& entry) {
+    return entry.name.starts_with(kFolder) && !named.contains(entry.name.substr(kFolder.size()));
+  }));
+}
+
+void note_unread_bytes(const TorchFile& file, std::vector<std::string>& notes) {
   if (const std::uint64_t rest = file.trailing_bytes(); rest > 0)
-    notes.push_back(
-        fmt::format("{}: {} bytes behind the pickle's end were not read", file.name(), rest));
+    notes.push_back(fmt::format(
+        "{}: {} bytes behind the {} were not read", file.name(), rest,
+        file.archive_name().empty() ? "last storage, maybe a second object," : "pickle's end"));
+  if (const std::size_t count = file.unnamed_storages(); count > 0)
+    notes.push_back(fmt::format(
+        "{}: {} storages in the archive are no tensor's: the pickle has lost what named them",
+        file.name(), count));
 }
 
 bool TorchFile::is_tensor(Value value) {

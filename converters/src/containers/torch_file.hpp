@@ -27,6 +27,8 @@ class TorchFile {
   /// Returns the number of bytes after the pickle in the zip entry data.pkl. Files that torch wrote
   /// have none.
   std::uint64_t trailing_bytes() const;
+  /// Returns how many storages an archive has that the pickle does not name.
+  std::size_t unnamed_storages() const;
 
   /// Returns true when `value` rebuilds a tensor of any kind: plain, parameter, sparse, quantized,
   /// DTensor.
@@ -57,13 +59,14 @@ class TorchFile {
   std::unique_ptr<ZipReader> zip_;  // null: legacy
   std::unique_ptr<Pickle> pickle_;
   bool big_endian_ = false;
+  std::uint64_t behind_ = 0;  // bytes behind the last storage of a legacy container
   std::map<std::string, std::shared_ptr<const StorageBytes>, std::less<>> legacy_;
   struct Cache;
   std::shared_ptr<Cache> cache_;  // storages of the zip container, by key
 };
 
-/// Appends a note when the file has trailing_bytes().
-void note_trailing_bytes(const TorchFile& file, std::vector<std::string>& notes);
+/// Appends a note when the file has trailing_bytes() or unnamed_storages().
+void note_unread_bytes(const TorchFile& file, std::vector<std::string>& notes);
 
 /// Returns true when `head`, the first 32 bytes of a file, may begin a file of torch.save.
 bool is_torch_head(std::string_view head);

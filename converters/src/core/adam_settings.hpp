@@ -32,6 +32,13 @@ inline bool is_state_of_adam(std::string_view name) {
   return name == state::kExpAvg || name == state::kExpAvgSq || name == "max_exp_avg_sq";
 }
 
+/// Returns whether a group has the settings of an Adam: torch's, DeepSpeed's FusedAdam or CPUAdam.
+/// Lion of DeepSpeed has no eps, and other optimizers have neither amsgrad nor bias_correction.
+inline bool has_settings_of_adam(const Json& group) {
+  return group.is_object() && group.contains("betas") && group.contains("eps") &&
+         (group.contains("amsgrad") || group.contains("bias_correction"));
+}
+
 /// Tells Adam's parameters by their states: both moments, and none that Adam does not have. Lion,
 /// Muon, Prodigy and others have other states, and other settings.
 /// Thread safety: is_adam() is thread-safe.

@@ -382,6 +382,19 @@ std::string problem_of_two(Storage& storage, const Path& path, const Row* row) {
       path.string(), other, is_native ? "the folder of a tag" : (path / kWithin).string());
 }
 
+/// Returns whether files of the format have the settings of each optimizer.
+bool keeps_settings(std::string_view format) {
+  return format == "torch" || format == "dcp" || format == "trainer" || format == "accelerate" ||
+         format == "deepspeed";
+}
+
+bool has_lost_optimizer(const Source& source) {
+  const Losses losses = source.losses();
+  return std::ranges::any_of(losses, [](const Loss& loss) {
+    return loss.role == Role::Optimizer || loss.role == Role::Setting;
+  });
+}
+
 /// Returns what is wrong with the model of a folder; nullopt for every other path.
 std::optional<std::string> problem_of_model(Storage& storage, const Path& path, const Row* row) {
   if (!has_model_files(row == nullptr ? "" : row->entry.name)) return std::nullopt;
@@ -536,6 +549,8 @@ std::unique_ptr<Source> open_as(Storage& storage, const Path& path, const Row& r
     source->add_remarks(doubts_about_model(storage, path, source->catalog()));
   add_doubts_about_steps(storage, path, row.entry.name, *source);
   source->add_remarks(doubts_about_states(source->catalog(), source->losses()));
+  if (keeps_settings(row.entry.name) && !has_lost_optimizer(*source))
+    source->add_remarks(doubts_about_settings(source->catalog()));
   return source;
 }
 

@@ -135,6 +135,12 @@ std::vector<std::string> doubts_about_model(Storage& storage, const Path& folder
     doubt_vocabulary(*config, catalog, lines);
   }
   doubt_total_size(storage, folder, catalog, lines);
+  for (const char* name : {"config.json", "adapter_config.json"}) {
+    const Path file = folder / name;
+    if (storage.kind(file) == EntryKind::File && !read_object(storage, file))
+      lines.push_back(fmt::format(
+          "{} is no JSON object: it is damaged, and programs cannot load the model by it", name));
+  }
   for (std::string& line :
        doubts_about_adapter(read_object(storage, folder / "adapter_config.json"), catalog))
     lines.push_back(std::move(line));

@@ -90,8 +90,10 @@ QuantizationConfig parse_quantization_config(const Json& config) {
   if (!config.is_object() || config.empty()) return parsed;
   parsed.is_given = true;
   parsed.method = method_of(config);
-  if (const auto size = config.find("weight_block_size"); size != config.end())
+  if (const auto size = config.find("weight_block_size"); size != config.end()) {
     take_block(*size, parsed);
+    parsed.is_of_blocks = parsed.blocks.size() == 1;
+  }
   take_groups(config, parsed);
   if (parsed.method == "compressed-tensors") parsed.declared = declared_weights(config);
   if (parsed.method == "bitsandbytes") parsed.packed_type = packed_type(config);

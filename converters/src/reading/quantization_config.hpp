@@ -24,6 +24,7 @@ struct QuantizationConfig {
   /// The sizes of blocks of its weights, each once; empty when it names none. A group of
   /// compressed-tensors is a block of one row.
   std::vector<BlockSize> blocks;
+  bool is_of_blocks = false;  ///< weight_block_size: each quantized weight has scales of its blocks
   /// Which weights of compressed-tensors have zero points, as its groups say: all, or those of some
   /// modules, the same in all layers.
   enum class ZeroPoints { Unknown, SameInAllLayers, Everywhere };

@@ -86,8 +86,12 @@ ScaleGrid scale_grid(const TensorInfo& weight, const Shape& scales,
   }
   ScaleGrid found{.block = {}, .grid = grid};
   for (std::size_t axis = 0; axis < axes; ++axis) {
-    found.block.push_back(
-        block_on_axis(weight, shape[axis], grid[axis], known_sizes(config, axis, axes)));
+    const std::vector<std::uint64_t> known = known_sizes(config, axis, axes);
+    // One scale, or one for each element, fits every size of blocks but the one that is given.
+    if (config.is_of_blocks && !known.empty() &&
+        blocks_of(shape[axis], known.front()) != grid[axis])
+      raise_misfit(weight, scales);
+    found.block.push_back(block_on_axis(weight, shape[axis], grid[axis], known));
     if (found.block.back() == 0) raise_misfit(weight, scales);
   }
   return found;

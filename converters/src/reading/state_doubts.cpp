@@ -4,6 +4,7 @@
 #include "unishard/converters/optimizer_scalars.hpp"
 #include "unishard/format/text.hpp"
 
+#include "core/adam_settings.hpp"
 #include "core/model_tensors.hpp"
 #include "core/nested_states.hpp"
 
@@ -129,6 +130,32 @@ class Doubts {
     say(names,
         "states of the optimizer have the size of no parameter of the model: of modules that the "
         "model's files leave out, or one of the files is another's");
+    if (names.empty()) surplus_numbers();
+  }
+
+  /// Each number is a parameter of its own.
+  void surplus_numbers() {
+    constexpr std::array<std::string_view, 2> kFirst = {"exp_avg", "momentum_buffer"};
+    std::map<Shape, std::pair<std::size_t, std::size_t>> counts;  // states, parameters
+    for (const auto& [fqn, parameter] : parameters_) {
+      if (is_numbered(fqn)) {
+        for (const std::string_view state : kFirst) {
+          if (const auto found = parameter.states.find(state); found != parameter.states.end())
+            ++counts[found->second->shape].first;
+        }
+      } else if (parameter.weight != nullptr && parameter.states.empty()) {
+        ++counts[parameter.weight->shape].second;
+      }
+    }
+    std::vector<std::string> names;
+    for (const auto& [shape, count] : counts) {
+      if (count.first > count.second)
+        names.push_back(fmt::format("{} of size ({}), of which the model has {}", count.first,
+                                    fmt::join(shape, " x "), count.second));
+    }
+    say(names,
+        "the optimizer has states of more parameters than the model has: a tensor of the model "
+        "has lost a part, or one of the files is another's");
   }
 
   /// Parameters of one group with as many dimensions.
@@ -196,8 +223,8 @@ class Doubts {
     if (2 * without.size() >= fqns.size()) return;
     for (const std::string_view fqn : without) {
       const auto& states = parameters_.at(fqn).states;
-      const bool is_alike = std::ranges::all_of(
-          states, [&](const auto& each) { return usual.contains(each.first); });
+      const bool is_alike =
+          std::ranges::all_of(states, [&](const auto& each) { return usual.contains(each.first); });
       const bool is_half = moment == state::kExpAvg && states.contains(state::kExpAvgSq) &&
                            usual.contains(state::kExpAvgSq);
       if (is_alike || is_half) names.push_back(fmt::format("{} [{}]", fqn, moment));
@@ -220,8 +247,8 @@ class Doubts {
       known.erase("max_exp_avg_sq");
       const bool is_half = known.size() == 1 &&
                            (*known.begin() == state::kExpAvg || *known.begin() == state::kExpAvgSq);
-      if (is_of_adam(group)) has_adam = true;
-      if (is_of_adam(group) && is_half)
+      if (has_settings_of_adam(group)) has_adam = true;
+      if (has_settings_of_adam(group) && is_half)
         names.push_back(fmt::format("group {} has {} alone", number, *known.begin()));
       ++number;
     }
@@ -239,12 +266,6 @@ class Doubts {
     const Json& progress = catalog_.data_position;
     const Json skipped = progress.is_object() ? progress.value("skipped_steps", Json(0)) : Json(0);
     return !skipped.is_number() || static_cast<double>(catalog_.step) > skipped.get<double>();
-  }
-
-  /// Lion of DeepSpeed has no eps, and other optimizers have no amsgrad.
-  static bool is_of_adam(const Json& group) {
-    return group.is_object() && group.contains("betas") && group.contains("eps") &&
-           group.contains("amsgrad");
   }
 
   /// Names the 8-bit moments of bitsandbytes without a scale (`absmax1`; `max1` where there are no
@@ -343,6 +364,36 @@ std::optional<double> steps_of_schedule(const Json& schedule) {
 
 std::vector<std::string> doubts_about_states(const Catalog& catalog, const Losses& losses) {
   return Doubts(catalog, losses).take();
+}
+
+std::vector<std::string> doubts_about_settings(const Catalog& catalog) {
+  std::map<std::int32_t, std::size_t> states;  // by group
+  for (const TensorInfo& tensor : catalog.tensors) {
+    if (!is_of_model(tensor) && tensor.state != kExtraState) ++states[tensor.group];
+  }
+  if (states.empty()) return {};
+  std::vector<std::string> lines;
+  if (!catalog.groups.is_array() || catalog.groups.empty()) {
+    lines.emplace_back(
+        "the optimizer has states and no parameter groups: their settings, the learning rate "
+        "among them, are lost, and a result that needs some has AdamW's defaults");
+    return lines;
+  }
+  const auto lists_none = [](const Json& group) {
+    return group.contains("params") && group["params"].is_array() && group["params"].empty();
+  };
+  if (std::ranges::all_of(catalog.groups, lists_none))
+    lines.emplace_back("the optimizer has states, and its parameter groups list no parameter");
+  std::vector<std::size_t> without;
+  for (std::size_t g = 0; g < catalog.groups.size(); ++g) {
+    const bool is_used = states.contains(static_cast<std::int32_t>(g));
+    if (is_used && !catalog.groups[g].contains("lr")) without.push_back(g);
+  }
+  if (!without.empty())
+    lines.push_back(fmt::format(
+        "parameter groups have no lr: {}. A result that needs one has AdamW's default, 0.001",
+        fmt::join(without, ", ")));
+  return lines;
 }
 
 std::vector<std::string> doubts_about_steps(const Catalog& catalog, std::int64_t steps,

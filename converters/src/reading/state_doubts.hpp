@@ -14,12 +14,16 @@
 namespace unishard::converters {
 
 /// Returns at most one line for each kind of doubt: moments of another shape than their parameter;
-/// moments with numbers that have the shape of no parameter; moments, or a step, that a parameter
-/// lacks and the others like it have; one of Adam's two moments, or all states, that no parameter
-/// has after a step; 8-bit moments without their scales; parameters that two groups list, that no
-/// group lists, or that groups list and nothing has. `losses` are those of the source, which
-/// explain some of them.
+/// moments with numbers that have the shape of no parameter, or more of a shape than parameters;
+/// moments, or a step, that a parameter lacks and the others like it have; one of Adam's two
+/// moments, or all states, that no parameter has after a step; 8-bit moments without their scales;
+/// parameters that two groups list, that no group lists, or that groups list and nothing has.
+/// `losses` are those of the source, which explain some of them.
 std::vector<std::string> doubts_about_states(const Catalog& catalog, const Losses& losses);
+
+/// Returns a line for settings that every optimizer of torch has, and that these states lack: the
+/// parameter groups, or a group's lr. For formats that keep the settings of every optimizer.
+std::vector<std::string> doubts_about_settings(const Catalog& catalog);
 
 /// Returns a line for each count of steps that is not `steps`, that of a Trainer's
 /// trainer_state.json: the optimizer's, the schedule's, and `number`, which the folder's name has.

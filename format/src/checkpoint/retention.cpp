@@ -7,6 +7,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <map>
 #include <ranges>
 
 namespace unishard {
@@ -74,13 +75,17 @@ PruneResult plan_prune(Storage& storage, const Path& folder, std::uint32_t keep_
   const std::vector<TagEntry> tags = list_tags(storage, folder);
   if (tags.size() <= keep_last) return plan;
   const std::optional<std::string> latest = read_latest(storage, folder);
+  const std::map<std::string, std::string> links = detail::find_links(folder);
   std::uint32_t whole = 0;
   for (const TagEntry& tag : std::views::reverse(tags)) {
     const Path tag_folder = folder / tag.tag;
     std::string reason = tag.problem.empty() ? "" : fmt::format("it is damaged: {}", tag.problem);
     const bool is_candidate = reason.empty() && whole == keep_last;
     if (is_candidate && (tag.tag == latest || tag.tag == just_saved)) continue;
-    if (is_candidate) {
+    const auto link = links.find(tag.tag);
+    if (is_candidate && link != links.end()) {
+      reason = fmt::format("{} is a link to it", quote(link->second));
+    } else if (is_candidate) {
       reason = reason_to_stay(storage, tag_folder);
     } else if (reason.empty()) {
       reason = reason_not_to_count(storage, tag_folder);

@@ -86,6 +86,22 @@ bool holds_own_file(Storage& storage, const Path& tag_folder) {
                              [](const Entry& entry) { return is_own_file(entry.name); });
 }
 
+std::map<std::string, std::string> find_links(const Path& folder) {
+  std::map<std::string, std::string> links;
+  std::error_code code;
+  const Path home = std::filesystem::canonical(folder, code);
+  if (code) return links;
+  std::filesystem::directory_iterator entries(home, code);
+  for (; !code && entries != std::filesystem::directory_iterator(); entries.increment(code)) {
+    std::error_code failed;
+    if (!entries->is_symlink(failed)) continue;
+    const Path target = std::filesystem::canonical(entries->path(), failed);
+    if (!failed && target.parent_path() == home)
+      links.emplace(target.filename().string(), entries->path().filename().string());
+  }
+  return links;
+}
+
 void remove_checkpoint(Storage& storage, const Path& folder) {
   ignore_missing([&] {
     for (const Entry& entry : storage.list(folder)) {

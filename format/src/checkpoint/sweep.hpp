@@ -4,6 +4,7 @@
 #include "unishard/format/storage.hpp"
 
 #include <functional>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -19,6 +20,10 @@ std::optional<std::string> find_foreign_entry(Storage& storage, const Path& tag_
 
 /// Returns true when at least one file in the folder has a name that UniShard gives.
 bool holds_own_file(Storage& storage, const Path& tag_folder);
+
+/// Returns the entries of `folder` at which links in it end, each with the name of a link. Looks at
+/// the real file system. A folder that cannot be listed has none.
+std::map<std::string, std::string> find_links(const Path& folder);
 
 /// Removes the files in `folder` that have names of UniShard's, then the folder if it is empty. A
 /// missing folder is no error.

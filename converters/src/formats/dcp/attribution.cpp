@@ -220,6 +220,8 @@ class Attributor {
       names[parameters.numbers[i]] =
           fitting ? (*fitting)[i] : fmt::format("{}state.{}", prefix, parameters.numbers[i]);
     }
+    for (const std::string& number : claims.numbers)  // that no group lists
+      names.try_emplace(number, fmt::format("{}state.{}", prefix, number));
     remark_on_numbers(optimizer, parameters.numbers.size(), fitting.has_value(),
                       !listed_names(groups).empty(), remarks);
     return names;
@@ -227,6 +229,7 @@ class Attributor {
 
   void remark_on_numbers(std::size_t optimizer, std::size_t count, bool is_named, bool is_listed,
                          std::vector<std::string>& remarks) const {
+    if (count == 0) return;  // its groups list none
     const std::string& key = optimizers_[optimizer].prefix;
     const std::string whose =
         optimizers_.size() == 1 ? "the optimizer" : key.substr(0, key.size() - 1);

@@ -7,6 +7,7 @@
 
 #include "containers/inline_tensors.hpp"
 #include "containers/pickle_json.hpp"
+#include "core/adam_settings.hpp"
 #include "core/key_text.hpp"
 #include "core/later_changes.hpp"
 #include "core/nested_states.hpp"
@@ -321,10 +322,13 @@ class Arranger {
 
   void add_groups() {
     Json all = Json::array();
+    std::set<std::string> seen, twice;  // in one optimizer; a tied parameter has several names
     for (std::size_t o = 0; o < prefixes_.size(); ++o) {
+      seen.clear();
       for (Json& group : groups_.groups(o)) {
         Json params = Json::array();
         for (const Json& parameter : group["params"]) {
+          if (!seen.insert(key_text(parameter)).second) twice.insert(key_text(parameter));
           std::string name = attribution_.fqn_of(o, key_text(parameter));
           const auto number = static_cast<std::int32_t>(all.size());
           if (group_of_.emplace(name, number).second) params.push_back(std::move(name));
@@ -334,6 +338,11 @@ class Arranger {
         all.push_back(std::move(group));
       }
     }
+    if (!twice.empty())
+      out_.remark_on_states(
+          fmt::format("parameters are in two groups of the optimizer, or twice in one, and the "
+                      "first counts: {}",
+                      first_names(std::vector<std::string>(twice.begin(), twice.end()))));
     if (!all.empty()) out_.catalog.groups = std::move(all);
     for (std::size_t i = 0; i < states_.size(); ++i) states_of_[states_[i].key.fqn].push_back(i);
   }
@@ -622,6 +631,7 @@ class Arranger {
       take_step(*value);
       tensor_steps_.push_back({state.key.fqn, *value});
     }
+    remark_on_missing_steps();
     if (steps_.empty() && state_.step) take_step(*state_.step);
     if (steps_.empty() && train_step_) take_step(*train_step_);
     if (steps_.empty() && other_step_) take_step(*other_step_);
@@ -633,6 +643,20 @@ class Arranger {
           fmt::format("the optimizer's step counters differ between parameters ({} to {}): each "
                       "keeps its own, and the largest is the checkpoint's step",
                       low, high));
+  }
+
+  /// Adam divides its moments by what they lack after so many steps.
+  void remark_on_missing_steps() {
+    const Json& groups = out_.catalog.groups;
+    const auto counts = [](const Json& group) { return group.contains("step"); };
+    const bool has_moments = std::ranges::any_of(
+        states_, [](const State& state) { return state.key.state == state::kExpAvgSq; });
+    if (!steps_.empty() || !has_moments || !groups.is_array()) return;
+    if (std::ranges::any_of(groups, counts) || !std::ranges::any_of(groups, has_settings_of_adam))
+      return;
+    out_.remark_on_states(
+        "Adam's moments have no steps: a program that goes on with them begins to count at 0, and "
+        "corrects them as if they were new");
   }
 
   void add_scalars() {

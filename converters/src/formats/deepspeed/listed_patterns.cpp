@@ -80,6 +80,37 @@ void say_unmatched_of(const Catalog& catalog, const std::string& file,
   }
 }
 
+void say_contradictions(const Json& info, const Catalog& catalog, const std::string& file,
+                        std::vector<std::string>& lines) {
+  const std::vector<ListedPattern> listed = patterns_in(info);
+  constexpr std::string_view kVocabulary = "vocabulary_parameter_patterns";
+  std::map<std::string_view, NamePatterns> lists;
+  for (std::size_t i = 0; i < listed.size(); ++i) lists[listed[i].list].add(listed[i].pattern, i);
+  const Json rows = info.is_object() ? info.value("original_vocab_size", Json()) : Json();
+  if (rows.is_number() && !lists.contains(kVocabulary))
+    lines.push_back(fmt::format(
+        "{}: universal_checkpoint_info: original_vocab_size is {}, and no pattern names the tables "
+        "of the vocabulary: rows of padding stay in them",
+        file, rows.dump()));
+  // How a table was cut is another list's business.
+  lists.erase(kVocabulary);
+  for (const TensorInfo& tensor : catalog.tensors) {
+    std::string_view first;
+    for (const auto& [list, patterns] : lists) {
+      if (patterns.find(tensor.fqn).empty()) continue;
+      if (first.empty()) {
+        first = list;
+        continue;
+      }
+      lines.push_back(
+          fmt::format("{}: universal_checkpoint_info: {} and {} both name {}, which can be put "
+                      "together in one of these ways only",
+                      file, first, list, unishard::quote(tensor.fqn)));
+      return;
+    }
+  }
+}
+
 Json without_patterns(const Json& info, const std::vector<ListedPattern>& unmatched) {
   std::set<std::pair<std::string_view, std::string_view>> gone;
   for (const ListedPattern& each : unmatched) gone.emplace(each.list, each.pattern);

@@ -42,6 +42,12 @@ void say_unmatched(const std::vector<ListedPattern>& unmatched, const std::strin
 /// Does so for the patterns in the catalog's client state, where they can be read.
 void say_unmatched_of(const Catalog& catalog, const std::string& file,
                       std::vector<std::string>& lines);
+/// Adds a line for a parameter that two of the lists say different things of, and for a size of the
+/// vocabulary that no list of its tables goes with. `file` has them.
+/// Throws: as unmatched_patterns() does.
+void say_contradictions(const Json& info, const Catalog& catalog, const std::string& file,
+                        std::vector<std::string>& lines);
+
 /// Returns what rules of the user's may have of `info`, without these patterns.
 Json without_patterns(const Json& info, const std::vector<ListedPattern>& unmatched);
 

@@ -8,6 +8,7 @@
 #include <fmt/format.h>
 #include <fmt/ranges.h>
 
+#include <charconv>
 #include <string_view>
 #include <unordered_map>
 #include <unordered_set>
@@ -158,14 +159,36 @@ void doubt_module(const ModelFile& model, const ParameterTable& parameters, Note
 void doubt_missing_masters(const ModelFile& model, Notes& notes) {
   const Json& config = model.config;
   const bool is_bf16 = is_enabled(config, "bf16") || is_enabled(config, "bfloat16");
-  if (model.param_shapes || (!is_bf16 && !is_enabled(config, "fp16"))) return;
+  if (model.param_shapes) return;
   const bool has_optimizer = config.contains("optimizer") && config["optimizer"].is_object();
   const Json stage = zero_setting(config, "stage");
   if (!has_optimizer || (stage.is_number_integer() && stage != 0)) return;
+  const bool is_rounded = is_bf16 || is_enabled(config, "fp16");
+  if (!is_rounded && model.global_steps == 0) return;
+  if (!is_rounded)
+    return notes.add(fmt::format(
+        "{} has no optimizer, and its ds_config has one: the states of the optimizer are lost",
+        model.name));
   notes.add(
       fmt::format("{} has no optimizer, and its ds_config has {} and one: the fp32 weights "
                   "that it would hold are lost, and those of the module are rounded",
                   model.name, is_bf16 ? "bf16" : "fp16"));
+}
+
+std::optional<std::string> doubt_about_tag(const Path& folder, const Catalog& catalog) {
+  constexpr std::string_view kTag = "global_step";
+  const std::string tag = folder.filename().string();
+  if (!tag.starts_with(kTag)) return std::nullopt;
+  std::int64_t told = 0;
+  const char* const end = tag.data() + tag.size();
+  const auto [at, error] = std::from_chars(tag.data() + kTag.size(), end, told);
+  if (error != std::errc() || at != end) return std::nullopt;
+  const Json& position = catalog.data_position;
+  const Json counted = position.is_object() ? position.value("global_steps", Json()) : Json();
+  if (!counted.is_number_integer() || counted == told || catalog.step == told) return std::nullopt;
+  return fmt::format(
+      "the files count {} global steps, and their folder is {}: they may be another save's",
+      counted.dump(), tag);
 }
 
 }  // namespace unishard::converters::deepspeed

@@ -81,6 +81,13 @@ void read_base_optimizer(const TorchFile& file, Value optimizer, OptimizerFile& 
     return;
   }
   out.settings = read_group_settings(file, optimizer.at("param_groups"), out.members, notes);
+  // Stage 3 has several flat groups for each parameter group.
+  const bool is_whole = out.stage == 3 ? !out.settings.empty() || out.groups.empty()
+                                       : out.settings.size() == out.groups.size();
+  if (!is_whole) {
+    notes.lose(lost_settings(file.name(), out.groups.size(), out.settings));
+    out.members.clear();
+  }
   const Value states = optimizer.at("state");
   for (std::size_t i = 0; i < out.groups.size(); ++i) read(i, state_of(states, i));
 }
@@ -210,6 +217,17 @@ Json read_group_settings(const TorchFile& file, Value param_groups,
     members.push_back(numbered ? counts(*params) : std::vector<std::uint64_t>());
   }
   return groups;
+}
+
+Loss lost_settings(const std::string& file, std::size_t groups, Json& settings) {
+  Loss loss{.role = Role::Setting,
+            .name = "param_groups",
+            .why = fmt::format("{} has states of {} groups, and the settings of {}: nothing tells "
+                               "which are whose",
+                               file, groups, settings.size()),
+            .is_broken = true};
+  settings = nullptr;
+  return loss;
 }
 
 Json read_loss_scaler(const TorchFile& file, std::optional<Value> scaler, Notes& notes) {

@@ -60,6 +60,10 @@ OptimizerFile read_optimizer_file(const TorchFile& file, Notes& notes);
 Json read_group_settings(const TorchFile& file, Value param_groups,
                          std::vector<std::vector<std::uint64_t>>& members, Notes& notes);
 
+/// Takes the settings away, and returns their loss: `file` has states of `groups` groups, and the
+/// settings of others, so that nothing tells which are whose.
+Loss lost_settings(const std::string& file, std::size_t groups, Json& settings);
+
 /// Returns the fields of a LossScaler or DynamicLossScaler; null when there is none.
 Json read_loss_scaler(const TorchFile& file, std::optional<Value> scaler, Notes& notes);
 

@@ -330,7 +330,10 @@ void keep_cut_patterns(Catalog& catalog, const Json& users) {
       info, [](const Json& value) { return value.is_array() && !value.empty(); });
   const Json map = info.is_object() ? info.value("affine_map", Json()) : Json();
   const bool has_map = map.is_object() && !map.value("params", Json()).empty();
-  if (!has_patterns || has_map) erase_cut_patterns(client);
+  if (!has_patterns)
+    erase_cut_patterns(client);
+  else if (has_map)
+    client[kCutPatterns].erase("affine_map");  // it tells of the ranks of this run only
 }
 
 std::int64_t choose_step(const std::vector<std::int64_t>& steps, const ModelFile& model,

@@ -261,6 +261,7 @@ class PartsJoin {
   void require_rule(const TensorInfo& tensor, const std::vector<Shape>& shards,
                     const std::vector<std::size_t>& numbers) {
     if (tensor.elements() < 2 || rules_.described_cut_of(tensor.fqn, shards)) return;
+    unruled_.insert(tensor.fqn);
     if (!is_same(shards, numbers) || is_one_value(beginning(0, numbers.front()), tensor.dtype))
       return;
     raise(
@@ -376,7 +377,17 @@ class PartsJoin {
     if (!rules.is_object()) return;
     const std::vector<ListedPattern> unmatched = unmatched_patterns(rules, catalog);
     out_.cut_rules = without_patterns(rules, unmatched);
-    if (!rules_.are_users()) say_unmatched(unmatched, names_.front(), out_.remarks);
+    if (rules_.are_users()) return say_unruled();
+    say_unmatched(unmatched, names_.front(), out_.remarks);
+    say_contradictions(rules, catalog, names_.front(), out_.remarks);
+  }
+
+  void say_unruled() {
+    if (unruled_.empty()) return;
+    out_.remarks.push_back(fmt::format(
+        "{} parameters, {} first, match no pattern of the rules: their parts are put together "
+        "along dimension 0, as DeepSpeed does",
+        unruled_.size(), unishard::quote(*unruled_.begin())));
   }
 
   CutRules& rules_;
@@ -388,6 +399,7 @@ class PartsJoin {
   std::vector<std::string> names_;  ///< files of the ranks
   std::vector<std::unique_ptr<Source>> shards_;
   std::map<std::string, Cut> cuts_;  ///< by fqn, those of numbers by label
+  std::set<std::string> unruled_;    ///< parameters that no rule of the user's names
   JoinedCatalog out_;
 };
 

@@ -5,6 +5,7 @@
 
 #include "formats/deepspeed/layout.hpp"
 #include "formats/deepspeed/merge_rules.hpp"
+#include "formats/deepspeed/module_doubts.hpp"
 #include "formats/deepspeed/rank_join.hpp"
 #include "formats/deepspeed/rank_reader.hpp"
 #include "formats/deepspeed/reader.hpp"
@@ -206,6 +207,8 @@ std::unique_ptr<Source> open_deepspeed(Storage& storage, const Path& path,
   }
   auto source = deepspeed::RegularReader(storage, folder, options.merge_rules).read();
   source->add_remarks(deepspeed::doubts_about_unstarted(source->catalog()));
+  if (auto doubt = deepspeed::doubt_about_tag(folder, source->catalog()))
+    source->add_remarks({*std::move(doubt)});
   return source;
 }
 

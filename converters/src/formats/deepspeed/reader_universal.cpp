@@ -4,8 +4,10 @@
 // for each frozen parameter, second name and buffer, cast to float32; these tensors are read from
 // the model file instead, and compared with the copies.
 #include "unishard/format/error.hpp"
+#include "unishard/format/text.hpp"
 
 #include "containers/equal_elements.hpp"
+#include "core/adam_settings.hpp"
 #include "formats/deepspeed/cpu_states.hpp"
 #include "formats/deepspeed/flat_groups.hpp"
 #include "formats/deepspeed/frozen_pieces.hpp"
@@ -77,6 +79,7 @@ class UniversalReader {
     check_states();
     for (std::size_t i = 0; i < parameters_.all().size(); ++i) read_states_of(i);
     lose_copied_moments();
+    doubt_copied_moments();
     if (has_lost_states_) drop_states();
     if (steps_.empty()) steps_ = common_steps_;
     check_weights();
@@ -325,7 +328,7 @@ class UniversalReader {
       return file != kMaster && file != kStep && file != kFirstMoment;
     });
     const bool has_stepped = files.contains(std::string(kStep)) || !common_steps_.empty();
-    const bool is_adam = settings_[group].contains("amsgrad") && !has_more && has_stepped;
+    const bool is_adam = has_settings_of_adam(settings_[group]) && !has_more && has_stepped;
     if (!has_first && (has_second || is_adam)) lose_moment(kFirstMoment, group);
     if (!has_second && is_adam) lose_moment(kSecondMoment, group);
   }
@@ -366,6 +369,29 @@ class UniversalReader {
     }
   }
 
+  /// Second moments that are the same beside first ones that differ are doubted: gradients of
+  /// opposite signs have such.
+  void doubt_copied_moments() {
+    ShardCopies seconds;
+    std::vector<std::string> names;
+    for (const Parameter& parameter : parameters_.all()) {
+      const TensorView* const moment = whole_state(parameter, kSecondMoment);
+      const TensorView* const first = whole_state(parameter, kFirstMoment);
+      if (moment == nullptr || first == nullptr) continue;
+      const auto other = seconds.find_or_add(parameter.fqn, {*moment});
+      if (!other) continue;
+      const TensorView* const theirs =
+          whole_state(parameters_.all()[*parameters_.find(*other)], kFirstMoment);
+      if (theirs != nullptr && !equal_elements(*first, *theirs))
+        names.push_back(fmt::format("{} and {}", *other, parameter.fqn));
+    }
+    if (!names.empty())
+      parts_.remarks.push_back(fmt::format(
+          "two parameters have the same exp_avg_sq and not the same exp_avg: one of the files may "
+          "be a copy: {}",
+          first_names(names)));
+  }
+
   static const TensorView* whole_state(const Parameter& parameter, std::string_view file) {
     const auto found = std::ranges::find_if(parameter.states, [&](const StatePieces& state) {
       return file == state.state + ".pt" && state.pieces.size() == 1;
@@ -402,8 +428,14 @@ class UniversalReader {
     std::set<std::string_view> in_model;
     for (const NamedView& entry : model_.module) in_model.insert(entry.name);
     for (const auto& [name, files] : folders_) {
-      if (!parameters_.find(name) && !in_model.contains(name))
+      if (parameters_.find(name)) continue;
+      if (!in_model.contains(name))
         notes_.lose({Role::Weight, name, kUnknownFolder});
+      else if (is_trained(files))
+        notes_.lose({.role = Role::Optimizer,
+                     .name = fmt::format("zero/{}", name),
+                     .why = "it has states of the optimizer, and param_shapes does not list it",
+                     .is_broken = true});
     }
   }
 

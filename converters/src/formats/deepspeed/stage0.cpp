@@ -158,8 +158,12 @@ class Stage0Reader {
         const std::string fqn = name.is_string() ? name.get<std::string>() : std::string();
         const auto found = index.find(fqn);
         if (found == index.end() && split_expert(fqn)) continue;  // of another expert rank
-        if (found == index.end())
+        if (found == index.end()) {
+          if (!fqn.empty())
+            notes_.lose({Role::Weight, fqn,
+                         "unishard.parameters lists it as trained, and the module lacks it"});
           refuse("unishard.parameters names a parameter that the module lacks");
+        }
         names.push_back(found->second);
         index.erase(found);
       }
@@ -185,6 +189,8 @@ class Stage0Reader {
     OptimizerFile rank;
     rank.name = file_.name();
     ShapeGroups shapes;
+    if (masters.size() != out_.settings.size())
+      notes_.lose(lost_settings(file_.name(), masters.size(), out_.settings));
     for (std::size_t g = 0; g < masters.size(); ++g) {
       FlatGroup group;
       group.master = {
@@ -244,12 +250,48 @@ class Stage0Reader {
   /// Reads states in the parameters' own shapes, with (FP16_UnfusedOptimizer) or without master
   /// copies.
   void read_shaped(Value state, std::optional<Value> masters) {
+    lose_unlisted_states(state);
+    if (masters) require_listed_masters(*masters);
     const Slots slots = read_slots(state, masters);
     const auto chosen = choose(slots);
     for (std::size_t g = 0; g < slots.size(); ++g) {
       for (std::size_t k = 0; k < slots[g].size(); ++k)
         add_parameter(*candidates_[chosen[g][k]], slots[g][k], static_cast<std::int32_t>(g));
     }
+  }
+
+  /// Nothing tells of which parameter a state is whose number no group lists.
+  void lose_unlisted_states(Value state) {
+    std::set<std::uint64_t> listed;
+    for (const auto& group : members_) listed.insert(group.begin(), group.end());
+    std::size_t unlisted = 0;
+    for (std::size_t i = 0; i < state.pair_count(); ++i) {
+      const Value key = state.key(i);
+      const bool is_number = key.is(NodeKind::Int) && key.integer() >= 0;
+      if (is_number && !listed.contains(static_cast<std::uint64_t>(key.integer()))) ++unlisted;
+    }
+    if (unlisted == 0) return;
+    notes_.lose({.role = Role::Optimizer,
+                 .name = fmt::format("states of {} of the optimizer's numbers", unlisted),
+                 .why = fmt::format("no parameter group of {} lists them", file_.name()),
+                 .is_broken = true});
+  }
+
+  /// Masters are in the order of their group's numbers. Where there are more, or fewer, nothing
+  /// tells which is whose.
+  void require_listed_masters(Value masters) const {
+    bool fit = masters.size() == members_.size();
+    for (std::size_t g = 0; fit && g < masters.size(); ++g)
+      fit = masters[g].size() == members_[g].size();
+    if (fit) return;
+    std::size_t listed = 0, there = 0;
+    for (const auto& group : members_) listed += group.size();
+    for (std::size_t g = 0; g < masters.size(); ++g) there += masters[g].size();
+    raise(ErrorCode::Corrupt,
+          fmt::format("{}: its parameter groups list {} parameters in {} groups, and it has the "
+                      "fp32 masters of {} in {}: nothing tells which master is whose",
+                      file_.name(), listed, members_.size(), there, masters.size()),
+          "use another checkpoint");
   }
 
   Slots read_slots(Value state, std::optional<Value> masters) {

@@ -185,7 +185,7 @@ dcp::StateDict read_training_file(Storage& storage, const TorchFile& file) {
     const std::string key = path_part(root.key(i));
     parts.add(key, {{key, false}}, root.value(i), kDepth);
   }
-  note_trailing_bytes(file, builder.out.notes);
+  note_unread_bytes(file, builder.out.notes);
   find_emptied_weights(*object, {}, builder.out.losses);
   const auto layout = [object](const dcp::StateDict& state, const dcp::Arrangement& arrangement) {
     Json described = dcp::describe_keys(state, arrangement);

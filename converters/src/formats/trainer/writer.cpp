@@ -164,7 +164,9 @@ class Planner {
   void add_optimizer() {
     ArchiveDraft file(plan_, catalog_, output_.size());
     const auto contents = dcp::KeyedContents::match(options_.layout, catalog_);
-    if (contents && contents->has_all(torch::tensors_in(options_.layout["object"]))) {
+    const bool is_read_alike = !has_numbered_states() || has_side_file("config.json");
+    if (contents && is_read_alike &&
+        contents->has_all(torch::tensors_in(options_.layout["object"]))) {
       if (const auto object = torch::with_all_tensors(options_.layout["object"], {}, plan_.notes)) {
         contents->write(*object, file);
         take_own_names();
@@ -173,6 +175,18 @@ class Planner {
     }
     write_optimizer(file);
     finish(file, names_.optimizer);
+  }
+
+  /// Whether some states have numbers. A reader names those of a folder without config.json by
+  /// every model that it knows, unless the embedded catalog says that they have none.
+  bool has_numbered_states() const {
+    return std::ranges::any_of(
+        states_, [](const auto& state) { return parameter_number(state.first).has_value(); });
+  }
+
+  bool has_side_file(std::string_view name) const {
+    return std::ranges::any_of(options_.side_files,
+                               [&](const auto& file) { return file.first == name; });
   }
 
   /// The names that the model's file had, where they differ from the catalog's.
