@@ -879,6 +879,9 @@ TEST(Dequantize, ScalesThatDoNotFitAreRefused) {
   EXPECT_THAT(refused({4, 4}, {8, 8}), Fails(ErrorCode::Corrupt, "do not fit"));
   EXPECT_THAT(refused({4, 4}, {4, 1, 1}), Fails(ErrorCode::Corrupt, "do not fit"));
   EXPECT_THAT(refused({4, 4}, {3}), Fails(ErrorCode::Corrupt, "do not fit"));
+  // One scale, or one for each row or element, is not one for each block of weight_block_size.
+  for (const Shape& scales : {Shape{}, {1}, {4}, {1, 1}, {1, 2}, {2, 1}, {4, 1}, {4, 4}, {4, 2}})
+    EXPECT_THAT(refused({4, 4}, scales), Fails(ErrorCode::Corrupt, "do not fit"));
   EXPECT_THAT(refused({1ULL << 60, 4}, {1ULL << 61, 4}), Fails(ErrorCode::Corrupt, "do not fit"));
   for (const Json& block : {Json({0, 2}), Json({2}), Json({-1, 2}), Json("2"), Json({1.5, 2})}) {
     EXPECT_THAT(refused({4, 4}, {2, 2}, {{"quant_method", "fp8"}, {"weight_block_size", block}}),

@@ -3,11 +3,15 @@
 #include "unishard/format/error.hpp"
 #include "unishard/format/json.hpp"
 
+#include "containers/pickle_writer.hpp"
+#include "containers/torch_output.hpp"
 #include "expect.hpp"
 #include "fixtures.hpp"
 #include "formats/dcp/key_layout.hpp"
 #include "read_source.hpp"
+#include "temp_dir.hpp"
 
+#include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -110,6 +114,35 @@ TEST(TorchFixtures, EveryTensorOfEveryFileEqualsWhatTorchReads) {
   std::cout << cases << " cases, " << files << " files, " << tensors << " tensors equal\n";
   EXPECT_GE(cases, 34);
   EXPECT_GE(files, 53);
+}
+
+TEST(TorchFixtures, ASecondObjectInALegacyFileIsNoted) {
+  SKIP_WITHOUT_FIXTURES();
+  const test::TempDir folder;
+  const Path file = folder.path() / "two.pt";
+  const std::string one = test::read_file(fixtures() / "torch/hostile/legacy_good.pt");
+  test::write_file(file, one);
+  const auto behind = testing::Contains(testing::HasSubstr("behind the last storage"));
+  EXPECT_THAT(open_source(posix_storage(), file)->notes(), testing::Not(behind));
+  test::write_file(file, one + one);
+  EXPECT_THAT(open_source(posix_storage(), file)->notes(), behind);
+}
+
+TEST(TorchFile, AStorageThatThePickleDoesNotNameIsNoted) {
+  const test::TempDir folder;
+  torch::PickleWriter pickle;
+  pickle.begin_dict();
+  pickle.str("w");
+  pickle.tensor(DType::Float32, {2}, "0", 2);
+  pickle.end_dict();
+  torch::ArchivePlan plan{"lost.pt", "lost", pickle.finish(), {8, 8}};
+  torch::TorchOutput output(posix_storage(), folder.path());
+  const std::size_t archive = output.add(std::move(plan));
+  const std::vector<std::byte> bytes(8);
+  for (std::size_t storage : {0u, 1u}) output.write(archive, storage, 0, bytes);
+  output.finish();
+  EXPECT_THAT(open_source(posix_storage(), folder.path() / "lost.pt")->notes(),
+              testing::Contains(testing::HasSubstr("1 storages in the archive are no tensor's")));
 }
 
 /// Opens the file, reads every tensor of a sane size and checks every checksum.

@@ -340,6 +340,15 @@ TEST_F(TrainerFolder, OfAnUnknownModelKeepsTheNumbersOfItsStates) {
   expect_same_tensors(*source, *again);
 }
 
+/// A config.json that is cut off does not go with the result, whose states must not get names then.
+TEST_F(TrainerFolder, WithADamagedConfigurationKeepsTheNumbersOfItsStates) {
+  const Path folder = copied("llama");
+  test::write_file(folder / "config.json", R"({"model_type": )");
+  const auto source = open_source(posix_storage(), folder);
+  EXPECT_EQ(source->catalog().groups[0]["params"][0], "state.0");
+  expect_same_tensors(*source, *copy_of(*source, temp_.path() / "again", source->layout()));
+}
+
 /// The Trainer of transformers 5 resumes from such a folder without the tensors that it renames.
 TEST_F(TrainerFolder, OfATypeThatTransformersRenamesSaysSo) {
   const Path folder = copied("llama");

@@ -80,8 +80,10 @@ std::optional<std::string> tag_of(Storage& storage, const Path& path,
   constexpr std::uint64_t kLatestBytes = 4096;
   for (const std::string_view name : {"latest", "latest_universal"}) {
     if (storage.kind(path / name) == EntryKind::File) {
+      constexpr const char* kSpace = " \t\r\n";  // which DeepSpeed strips too
       std::string text = read_text(storage, path / name, kLatestBytes);
-      text.erase(text.find_last_not_of(" \r\n") + 1);
+      text.erase(text.find_last_not_of(kSpace) + 1);
+      text.erase(0, std::min(text.find_first_not_of(kSpace), text.size()));
       return text;
     }
     const Path folder = absolute_folder(path);

@@ -88,7 +88,7 @@ std::optional<Newest> newest_foreign(Storage& storage, const converters::Output&
   const Path latest = output.path / (is_universal ? "latest_universal" : kLatestFile);
   if (storage.kind(latest) != EntryKind::File) return std::nullopt;
   std::string tag = read_text(storage, latest, limits::kTagBytes + 1);
-  tag.erase(tag.find_last_not_of(" \r\n") + 1);
+  tag.erase(tag.find_last_not_of(" \t\r\n") + 1);
   const bool is_for_sink = is_unishard_checkpoint(storage, output.path / tag);  // which refuses it
   if (is_for_sink || storage.kind(output.path / tag) == EntryKind::Missing) return std::nullopt;
   return Newest{tag, converters::open_source_as(storage, output.format, output.path)->catalog()};
