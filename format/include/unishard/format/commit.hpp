@@ -175,11 +175,10 @@ struct PruneResult {
 /// it. The newest is the one that was committed last, whatever its step: a run that went back to an
 /// older step saves lower steps than the branch that it left. A checkpoint is whole when
 /// CheckpointReader opens it. The following are always kept: the one that `latest` names,
-/// `just_saved`, those whose manifest is missing or whose manifest or tables are damaged, and those
-/// with files that UniShard did not write. `keep_last` 0 removes none. Also removes what dead
-/// writers of any tag and interrupted removals left.
-/// What another process removes at the same time counts as removed; what cannot be removed is in
-/// `kept`.
+/// `just_saved`, those at which a link in `folder` ends, those whose manifest is missing or whose
+/// manifest or tables are damaged, and those with files that UniShard did not write. `keep_last` 0
+/// removes none. Also removes what dead writers of any tag and interrupted removals left. What
+/// another process removes at the same time counts as removed; what cannot be removed is in `kept`.
 /// Throws: Error when `folder` cannot be listed or `latest` cannot be read.
 PruneResult prune(Storage& storage, const Path& folder, std::uint32_t keep_last,
                   std::string_view just_saved = {});
