@@ -242,6 +242,7 @@ TEST_F(MegatronRuns, StatesThatFitNoParameterAreALossAndNoDamage) {
        [](Json& out) {
          for (Json& pair : out["optimizer"]["state"]["pairs"]) pair[1]["step"] = 9;
        }},
+      {"no states beside them", [](Json& out) { out["optimizer"]["state"] = Json::object(); }},
       {"has no optimizer", [](Json& out) { out = 5; }},
   };
   for (const auto& [words, change] : cases)
@@ -256,6 +257,13 @@ TEST_F(MegatronRuns, FilesOfTheDistributedOptimizerAreALoss) {
   ASSERT_EQ(losses.size(), 1u);
   EXPECT_EQ(losses.front().role, Role::Optimizer);
   EXPECT_THAT(losses.front().why, HasSubstr("distrib_optim.pt"));
+  const auto without = [](Json& optimizer, std::uint64_t /*stage*/) {
+    optimizer = {{"optimizer", {{"param_groups", optimizer["optimizer"]["param_groups"]}}}};
+  };
+  const Json args = {{"use_distributed_optimizer", true}};
+  const auto missing = open({.args = args, .optimizer = without})->losses();
+  ASSERT_EQ(missing.size(), 1u);
+  EXPECT_THAT(missing.front().why, HasSubstr("distrib_optim.pt is missing"));
 }
 
 TEST_F(MegatronRuns, RandomStatesAreNoOptimizer) {

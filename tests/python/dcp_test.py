@@ -272,7 +272,7 @@ dcp.async_save({"w": torch.arange(1e5)}, storage_writer=Writer(sys.argv[1], step
         writer.finish(metadata, [writer.write_data(plan, hidden).wait()])
         self.check(state, self.folder / "one")
         with unishard.open(self.folder / "one") as checkpoint:
-            self.assertEqual(checkpoint.states("0"), ["exp_avg", "exp_avg_sq"])
+            self.assertEqual(checkpoint.states("state.0"), ["exp_avg", "exp_avg_sq"])
             self.assertEqual((checkpoint.step, checkpoint.aliases), (1, {}))
 
     def test_data_that_changes_after_planning_fails(self):

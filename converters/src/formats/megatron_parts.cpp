@@ -262,18 +262,29 @@ class MegatronParts {
   }
 
   /// The distributed optimizer has files of its own, whose buckets name no parameters.
-  void lose_files_of_optimizers(deepspeed::Notes& notes) {
+  void lose_distributed_optimizer(deepspeed::Notes& notes) {
     for (const auto& [rank, path] : files_) {
-      for (const char* name : {"distrib_optim.pt", "optim.pt"}) {
-        const Path file = path.parent_path() / name;
-        if (storage_.kind(file) != EntryKind::File) continue;
-        return notes.lose({Role::Optimizer, "optimizer",
-                           fmt::format("{} and those of other ranks are not read: they hold "
-                                       "buckets of a distributed optimizer, which name no "
-                                       "parameters",
-                                       file.string())});
-      }
+      const Path folder = path.parent_path();
+      std::string name = "distrib_optim.pt", why;
+      if (storage_.kind(folder / name) != EntryKind::File &&
+          storage_.kind(folder / "optim.pt") == EntryKind::File)
+        name = "optim.pt";
+      if (storage_.kind(folder / name) == EntryKind::File)
+        why = "and those of other ranks are not read: they hold buckets, which name no parameters";
+      else if (run_.has_distributed_optimizer && has_optimizer(path))
+        why = "is missing, in which a distributed optimizer has its states";
+      else
+        continue;
+      why = fmt::format("{} {}", (folder / name).string(), why);
+      notes.add(fmt::format("the fp32 masters of the weights are not read: {}", why));
+      return notes.lose({Role::Optimizer, "optimizer", std::move(why)});
     }
+  }
+
+  bool has_optimizer(const Path& file) const {
+    const torch::TorchFile archive(torch::whole_file(storage_, file));
+    const auto found = archive.root().find("optimizer");
+    return found && !found->is_none();
   }
 
   deepspeed::CutParts named_parts(std::uint64_t stage, const std::vector<Path>& paths,
@@ -300,7 +311,7 @@ class MegatronParts {
     deepspeed::CutParts parts = has_states()
                                     ? named_parts(stage, paths, notes)
                                     : open_cut_files(storage_, paths, notes, why_no_states_);
-    if (stage == 0) lose_files_of_optimizers(notes);
+    if (stage == 0 && !has_states()) lose_distributed_optimizer(notes);
     if (!why_no_states_.empty())
       notes.add(fmt::format("the optimizer's states, and fp32 masters among them, are not read: {}",
                             std::exchange(why_no_states_, {})));
@@ -315,7 +326,8 @@ class MegatronParts {
     const bool is_gated = run_.is_gated || has_gates(first);
     std::map<std::string, NamedCut> cuts;
     for (const TensorInfo& tensor : first.tensors) {
-      if (is_of_model(tensor)) cuts.emplace(tensor.fqn, cut_of(tensor.fqn, is_gated));
+      if (is_of_model(tensor) && !tensor.fqn.ends_with(kModuleState))
+        cuts.emplace(tensor.fqn, cut_of(tensor.fqn, is_gated));
     }
     if (!unequal_part(parts)) require_described(first);
     return join_by_names(std::move(parts), cut_patterns(cuts, run_.vocabulary), folder_.string(),
@@ -339,7 +351,6 @@ class MegatronParts {
   }
 
   NamedCut cut_of(const std::string& name, bool is_gated) const {
-    if (name.ends_with(kModuleState)) return NamedCut::Whole;
     const auto layer = parse_layer_name(name);
     const bool is_in_layer = layer && std::ranges::count(kLayersOf, layer->before) > 0;
     const auto cut =

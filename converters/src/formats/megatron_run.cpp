@@ -66,6 +66,7 @@ MegatronRun run_of(const Arguments& args) {
   run.has_positions = args.is("position_embedding_type", "learned_absolute");
   run.has_biases = args.is_set("add_bias_linear");
   run.has_norm_biases = args.is("normalization", "LayerNorm");
+  run.has_distributed_optimizer = args.is_set("use_distributed_optimizer");
   read_sizes(args, run);
   return run;
 }

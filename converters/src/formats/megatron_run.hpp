@@ -22,6 +22,7 @@ struct MegatronRun {
   bool has_positions = false;                    ///< a table of learned positions, surely
   bool has_biases = false;                       ///< beside the matrices of all layers, surely
   bool has_norm_biases = false;                  ///< surely
+  bool has_distributed_optimizer = false;        ///< which saves files of its own
   std::optional<std::uint64_t> vocabulary = {};  ///< without padding, where it was given
   /// With padding, which fills it up to a multiple of `vocabulary_unit`.
   std::optional<std::uint64_t> padded_vocabulary = {}, vocabulary_unit = {};

@@ -269,6 +269,10 @@ MegatronStates open_with_states(Storage& storage, const Path& file, const Catalo
   const bool has_states = std::ranges::any_of(catalog.tensors, [](const TensorInfo& tensor) {
     return !is_of_model(tensor) && tensor.state != kExtraState;
   });
+  const bool has_masters = std::ranges::any_of(
+      catalog.tensors, [](const auto& tensor) { return tensor.fqn.starts_with(kMasters); });
+  if (!has_states && has_masters)
+    out.why_not = "its fp32 masters have no states beside them, which would tell whose they are";
   if (!catalog.groups.is_array() || !has_states) return out;
   StateNames names(*part);
   out.why_not = names.find();
