@@ -367,11 +367,11 @@ std::vector<std::string> doubts_about_states(const Catalog& catalog, const Losse
 }
 
 std::vector<std::string> doubts_about_settings(const Catalog& catalog) {
-  std::map<std::int32_t, std::size_t> states;  // by group
+  std::set<std::int32_t> used;  // groups with states
   for (const TensorInfo& tensor : catalog.tensors) {
-    if (!is_of_model(tensor) && tensor.state != kExtraState) ++states[tensor.group];
+    if (!is_of_model(tensor) && tensor.state != kExtraState) used.insert(tensor.group);
   }
-  if (states.empty()) return {};
+  if (used.empty()) return {};
   std::vector<std::string> lines;
   if (!catalog.groups.is_array() || catalog.groups.empty()) {
     lines.emplace_back(
@@ -386,7 +386,7 @@ std::vector<std::string> doubts_about_settings(const Catalog& catalog) {
     lines.emplace_back("the optimizer has states, and its parameter groups list no parameter");
   std::vector<std::size_t> without;
   for (std::size_t g = 0; g < catalog.groups.size(); ++g) {
-    const bool is_used = states.contains(static_cast<std::int32_t>(g));
+    const bool is_used = used.contains(static_cast<std::int32_t>(g));
     if (is_used && !catalog.groups[g].contains("lr")) without.push_back(g);
   }
   if (!without.empty())
