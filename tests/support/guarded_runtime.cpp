@@ -5,6 +5,7 @@
 #include "optimizer/parallel_update.hpp"
 #include "runtime/device_arrays.hpp"
 #include "runtime/device_runtime.hpp"
+#include "runtime/host_gradients.hpp"
 #include "runtime/host_square_sums.hpp"
 
 #include <utility>
@@ -15,18 +16,37 @@ namespace {
 using namespace trainer;
 using trainer::Stream;
 
-void update(const Optimizer& optimizer, const Hyper& hyper, std::int64_t step, float gradient_scale,
+/// One launch, as CUDA's kernel has it. Weights and states are read and written.
+void update(std::span<const UpdateSegment> segments, std::int64_t step, float gradient_scale,
             const UpdateTensors& tensors, c10::Stream) {
-  std::vector<at::Tensor> written{tensors.weights};
-  written.insert(written.end(), tensors.states.begin(), tensors.states.end());
-  guarded::launch("the update", {tensors.gradients}, written,
+  std::vector<at::Tensor> read{tensors.weights}, written;
+  read.insert(read.end(), tensors.states.begin(), tensors.states.end());
+  written = read;
+  read.push_back(tensors.gradients);
+  if (tensors.rounded.defined()) written.push_back(tensors.rounded);
+  guarded::launch("the update", read, written,
                   [&](const std::vector<at::Tensor>& reads, const std::vector<at::Tensor>& writes) {
-                    const UpdateTensors seen{.weights = writes[0],
-                                             .gradients = reads[0],
-                                             .states = {writes.begin() + 1, writes.end()}};
-                    detail::update_in_parallel(
-                        detail::rule_for(optimizer, hyper, step, gradient_scale),
-                        detail::arrays_of(seen, at::kCPU));
+                    const auto states = static_cast<std::ptrdiff_t>(tensors.states.size());
+                    UpdateTensors seen{.weights = writes[0],
+                                       .gradients = reads.back(),
+                                       .states = {writes.begin() + 1, writes.begin() + 1 + states},
+                                       .rounded = {}};
+                    if (tensors.rounded.defined()) seen.rounded = writes.back();
+                    detail::update_segments(detail::rules_of(segments, step, gradient_scale), seen,
+                                            detail::update_in_parallel);
+                  });
+}
+
+void gather_gradients(std::span<const GradientPart> parts, const at::Tensor& to, Gather how,
+                      c10::Stream) {
+  std::vector<at::Tensor> read;
+  for (const GradientPart& part : parts) read.push_back(part.values);
+  if (how == Gather::Add) read.push_back(to);
+  guarded::launch("the gradients of a unit", read, {to},
+                  [&](const std::vector<at::Tensor>& reads, const std::vector<at::Tensor>& writes) {
+                    std::vector<GradientPart> seen(parts.begin(), parts.end());
+                    for (std::size_t i = 0; i < seen.size(); ++i) seen[i].values = reads[i];
+                    detail::gather_gradients_on_host(seen, writes[0], how);
                   });
 }
 
@@ -60,9 +80,13 @@ class BrokenRuntime final : public Runtime {
     return runtime_->mark(stream, std::move(name));
   }
   void complete_trace() override { runtime_->complete_trace(); }
-  void update(const Optimizer& optimizer, const Hyper& hyper, std::int64_t step,
-              float gradient_scale, const UpdateTensors& tensors) override {
-    runtime_->update(optimizer, hyper, step, gradient_scale, tensors);
+  void update(std::span<const UpdateSegment> segments, std::int64_t step, float gradient_scale,
+              const UpdateTensors& tensors) override {
+    runtime_->update(segments, step, gradient_scale, tensors);
+  }
+  void gather_gradients(std::span<const GradientPart> parts, const at::Tensor& to,
+                        Gather how) override {
+    runtime_->gather_gradients(parts, to, how);
   }
   void sum_squares(const at::Tensor& gradients, std::span<const std::uint8_t> levels,
                    const at::Tensor& sums) override {
@@ -78,9 +102,11 @@ class BrokenRuntime final : public Runtime {
 
 std::unique_ptr<Runtime> make_guarded_runtime(GuardedRuntimeOptions options) {
   guarded::install();
-  auto runtime = detail::make_device_runtime(
-      guarded::device(options.device),
-      {.trace = options.trace, .update = update, .sum_squares = sum_squares});
+  auto runtime = detail::make_device_runtime(guarded::device(options.device),
+                                             {.trace = options.trace,
+                                              .update = update,
+                                              .gather_gradients = gather_gradients,
+                                              .sum_squares = sum_squares});
   if (!options.deaf && !options.mute) return runtime;
   return std::make_unique<BrokenRuntime>(std::move(runtime), options.deaf, options.mute);
 }

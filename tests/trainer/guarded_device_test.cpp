@@ -151,6 +151,105 @@ TEST_P(OnTheDevice, AStepWaitsForTheDeviceOnce) {
       });
 }
 
+/// A model whose passes are few operations, and whose units have many parameters.
+struct WideImpl : torch::nn::Module {
+  struct BlockImpl : torch::nn::Module {
+    BlockImpl() {
+      for (int i = 0; i < kParameters; ++i) {
+        const std::vector<std::int64_t> sizes =  // the others are in the group without weight decay
+            i % 2 == 0 ? std::vector<std::int64_t>{64, 16 * (i + 1)}
+                       : std::vector<std::int64_t>{1024};
+        weights.push_back(
+            register_parameter("weight" + std::to_string(i), at::full(sizes, 0.01 * (i + 1))));
+      }
+    }
+    at::Tensor forward(const at::Tensor& x) {
+      at::Tensor sum = x;
+      for (const at::Tensor& each : weights) sum = sum + (each * each).sum();
+      return sum;
+    }
+    std::vector<at::Tensor> weights;
+  };
+  WideImpl() {
+    for (int i = 0; i < kBlocks; ++i) {
+      blocks.emplace_back();
+      register_module("block" + std::to_string(i), blocks.back());
+    }
+  }
+  at::Tensor loss() {
+    at::Tensor x = at::zeros({}, blocks[0]->weights[0].options().requires_grad(false));
+    for (auto& block : blocks) x = block(x);
+    return x.to(at::kFloat);
+  }
+  static constexpr int kBlocks = 4, kParameters = 12;
+  std::vector<Sharded<BlockImpl>> blocks;
+};
+
+using Amounts = std::map<std::string, std::uint64_t>;
+
+Amounts difference(const Amounts& a, const Amounts& b) {
+  Amounts left = a;
+  for (const auto& [name, amount] : b) left[name] -= amount;
+  std::erase_if(left, [](const auto& each) { return each.second == 0; });
+  return left;
+}
+
+std::uint64_t sum_of(const Amounts& amounts) {
+  std::uint64_t sum = 0;
+  for (const auto& [name, amount] : amounts) sum += amount;
+  return sum;
+}
+
+std::string listed(const Amounts& amounts) {
+  std::string text;
+  for (const auto& [name, amount] : amounts) text += fmt::format("{} {}, ", amount, name);
+  return text;
+}
+
+/// What a device is given by `work`: launches and bytes, by name.
+template <class Work>
+std::pair<Amounts, Amounts> amounts_of(const Work& work) {
+  const Amounts launches = guarded::work_counts(), bytes = guarded::work_bytes();
+  work();
+  return {difference(guarded::work_counts(), launches), difference(guarded::work_bytes(), bytes)};
+}
+
+/// One rank, bfloat16: the gradients of a unit are summed, its squares are summed in two kernels,
+/// and it is updated in one. Besides the passes, a step moves 40 bytes for each parameter: 2 + 4 of
+/// a gradient and its sum, 4 for the norm, 28 of AdamW's update, and 2 of the rounded weight.
+TEST_P(OnTheDevice, AStepTakesFewKernelsAndBytesBesidesThePasses) {
+  Config config = small_config(GetParam(), DType::BFloat16);
+  config.batch = {.train = 2, .micro = 2, .accumulation = {}};
+  config.zero.param_persistence_threshold = 0;
+  run_threads(1, [&](Communicator& communicator) {
+    const auto runtime = make_runtime(Where::Device, communicator);
+    const auto make = [&](const Config& placed) {
+      const std::lock_guard lock(construction_mutex());
+      const ConstructionScope scope(placement_for(placed, communicator, runtime->device()));
+      return std::make_shared<WideImpl>();
+    };
+    const auto plain = make(small_config(0, DType::BFloat16)), model = make(config);
+    std::uint64_t parameters = 0;
+    for (const auto& each : plain->parameters())
+      parameters += static_cast<std::uint64_t>(each.numel());
+    const auto pass = amounts_of([&] { plain->loss().backward(); });
+    Engine engine(model, communicator, config, {.runtime = runtime.get()});
+    const auto train = [&] {
+      engine.train_batch([&](const MicroBatch&) { return model->loss(); });
+    };
+    train();
+    const auto step = amounts_of(train);
+    const Amounts launches = difference(step.first, pass.first);
+    constexpr std::uint64_t kUnits = WideImpl::kBlocks, kOther = 12;
+    for (const char* name : {"the gradients of a unit", "the sum of squares", "the update"})
+      EXPECT_EQ(launches.at(name), kUnits) << name;
+    EXPECT_LE(sum_of(launches), 3 * kUnits + kOther) << listed(launches);
+    const Amounts bytes = difference(step.second, pass.second);
+    EXPECT_EQ(sum_of(bytes) / parameters, 40u) << listed(bytes);
+  });
+  EXPECT_THAT(guarded::take_violations(), IsEmpty());
+}
+
 /// The gradients are read once, and a few numbers come back.
 TEST_P(OnTheDevice, TheNormTakesOneKernelForEachUnit) {
   run(Where::Device, 1, small_config(GetParam(), DType::BFloat16),
@@ -393,21 +492,22 @@ TEST(GuardedDevice, AnUpdateWaitsForTheCopiesOfASave) {
   EXPECT_THAT(guarded::take_violations(), IsEmpty());
 }
 
-/// The message of what ends a step when a stream does not wait.
+/// The message of what ends a step of two ranks when a stream does not wait.
 std::string error_without_waits(Stream deaf, std::uint32_t stage) {
   std::string message;
-  run_threads(1, [&](Communicator& communicator) {
-    const Config config = small_config(stage);
-    const auto runtime = make_guarded_runtime({.deaf = deaf});
-    SmallModel model = build(placement_for(config, communicator, runtime->device()));
-    try {
+  try {
+    run_threads(2, [&](Communicator& communicator) {
+      const Config config = small_config(stage);
+      const auto runtime =
+          make_guarded_runtime({.device = static_cast<int>(communicator.rank()), .deaf = deaf});
+      SmallModel model = build(placement_for(config, communicator, runtime->device()));
       Engine engine(model.ptr(), communicator, config, {.runtime = runtime.get()});
       step(engine, model);
       step(engine, model);
-    } catch (const std::exception& error) {
-      message = error.what();
-    }
-  });
+    });
+  } catch (const std::exception& error) {
+    message = error.what();
+  }
   guarded::take_violations();  // what is left of the step is freed too early
   return message;
 }

@@ -6,6 +6,7 @@
 #include "optimizer/cuda_update.hpp"
 #include "optimizer/host_update.hpp"
 #include "optimizer/parallel_update.hpp"
+#include "runtime/host_gradients.hpp"
 #include "runtime/host_square_sums.hpp"
 #include "update_case.hpp"
 
@@ -14,6 +15,7 @@
 #include <ATen/ops/arange.h>
 #include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
+#include <ATen/ops/full.h>
 #include <gtest/gtest.h>
 
 namespace unishard::trainer {
@@ -89,9 +91,39 @@ TEST(CudaUpdate, HasTheBitsOfTheHost) {
         .weights = arrays[0].data(), .gradients = arrays[1].data(), .count = before.size()};
     for (std::size_t i = 0; i < update.optimizer->state_names().size(); ++i)
       there.states[i] = arrays[2 + i].data();
-    detail::update_on_cuda(update.rule, there, /*stream=*/nullptr);
+    const std::size_t half = before.size() / 2;
+    const std::vector<detail::RuleSegment> segments{{0, half, update.rule},
+                                                    {half, before.size() - half, update.rule}};
+    const at::Tensor rounded =
+        at::empty({static_cast<std::int64_t>(before.size())}, at::kBFloat16).to(at::kCUDA);
+    detail::update_on_cuda(segments, there, {.values = rounded.data_ptr(), .is_bfloat16 = true},
+                           /*stream=*/nullptr);
     for (OnDevice& each : arrays) each.copy_back();
     EXPECT_EQ(differences(found, expected), 0u) << update.how.title;
+    const at::Tensor weights = at::from_blob(
+        found.arrays[0].data(), {static_cast<std::int64_t>(before.size())}, at::kFloat);
+    EXPECT_TRUE(at::equal(rounded.cpu(), weights.to(at::kBFloat16))) << update.how.title;
+  }
+}
+
+TEST(CudaGradients, HaveTheBitsOfTheHost) {
+  if (!detail::has_cuda_update()) GTEST_SKIP() << "this build has no CUDA kernels";
+  if (!at::hasCUDA()) GTEST_SKIP() << "LibTorch sees no CUDA device";
+  const auto runtime = make_cuda_runtime();
+  for (const at::ScalarType type : {at::kFloat, at::kBFloat16, at::kHalf}) {
+    const auto values = [&](std::int64_t count) { return at::arange(count).sin().to(type); };
+    const std::vector<GradientPart> parts{
+        {3, values(7)}, {10, values(20'001)}, {30'000, values(5)}};
+    std::vector<GradientPart> there = parts;
+    for (GradientPart& each : there) each.values = each.values.to(at::kCUDA);
+    const at::Tensor sums = at::full({40'000}, 0.125, at::kFloat);
+    for (const Gather how : {Gather::Copy, Gather::Begin, Gather::Add}) {
+      const at::Tensor expected = how == Gather::Copy ? sums.to(type) : sums.clone();
+      const at::Tensor found = expected.to(at::kCUDA);
+      detail::gather_gradients_on_host(parts, expected, how);
+      runtime->gather_gradients(there, found, how);
+      EXPECT_TRUE(at::equal(found.cpu(), expected)) << type << " " << static_cast<int>(how);
+    }
   }
 }
 

@@ -16,7 +16,7 @@ struct State {
   Clock host;                         ///< what the host has waited for
   std::uint64_t host_waits = 0;
   CopiedBytes copied;
-  std::map<std::string, std::uint64_t> work;
+  std::map<std::string, std::uint64_t> work, bytes;
   c10::StreamId streams = 0;
   std::vector<std::string> violations;
 };
@@ -130,6 +130,16 @@ std::uint64_t host_waits() {
 std::map<std::string, std::uint64_t> work_counts() {
   const std::lock_guard lock(state().mutex);
   return state().work;
+}
+
+std::map<std::string, std::uint64_t> work_bytes() {
+  const std::lock_guard lock(state().mutex);
+  return state().bytes;
+}
+
+void count_bytes(const std::string& what, std::uint64_t bytes) {
+  const std::lock_guard lock(state().mutex);
+  state().bytes[what] += bytes;
 }
 
 CopiedBytes copied_bytes() {

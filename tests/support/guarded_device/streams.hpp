@@ -50,6 +50,12 @@ std::uint64_t host_waits();
 /// Returns how often each kind of work that uses a device's memory was given to a stream, by name.
 std::map<std::string, std::uint64_t> work_counts();
 
+/// Returns how many bytes the tensors of each kind of work have, by name: one that work reads and
+/// writes is counted for each if its launch lists it twice. Results of LibTorch's operations that
+/// are new tensors are not counted.
+std::map<std::string, std::uint64_t> work_bytes();
+void count_bytes(const std::string& what, std::uint64_t bytes);
+
 /// Bytes that were copied between a device and the host.
 struct CopiedBytes {
   std::uint64_t to_host = 0;           ///< by copies that the host has waited for

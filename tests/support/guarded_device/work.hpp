@@ -13,6 +13,7 @@ class Work {
   void add(const at::Tensor& tensor, bool writes) {
     Block* const block = block_of(tensor, operation_);
     if (!block) return;
+    bytes_ += tensor.nbytes();
     for (auto& [known, written] : uses_) {
       if (known != block) continue;
       written |= writes;
@@ -22,12 +23,14 @@ class Work {
   }
   /// Throws: as begin_work() does.
   void begin(c10::DeviceIndex device) const {
+    count_bytes(operation_, bytes_);
     begin_work(current_stream(device), operation_, uses_);
   }
 
  private:
   const char* operation_;
   Uses uses_;
+  std::uint64_t bytes_ = 0;
 };
 
 }  // namespace unishard::test::guarded

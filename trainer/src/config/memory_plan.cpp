@@ -75,8 +75,7 @@ class Planner {
     const std::int64_t live = std::max(config_.zero.max_live_parameters, 2 * model_.largest_unit);
     add("gathered parameters", Residence::Device,
         weight_bytes_ * std::min(model_.parameters, live));
-    if (!is_both() && (offloads_optimizer() || offloads_parameters()))
-      parameter_shard("shards of parameters", weight_bytes_);
+    if (!is_both()) parameter_shard("shards of parameters", weight_bytes_);
   }
 
   void master() {
@@ -88,7 +87,7 @@ class Planner {
   }
 
   void gradients() {
-    const bool is_whole = config_.stage == 0 || !config_.folds_every_micro_batch();
+    const bool is_whole = config_.stage == 0 || !folds_every_micro_batch();
     add("gradient sums", Residence::Device, is_whole ? kFloatBytes * model_.parameters : 0);
     if (config_.offload_optimizer.residence == Residence::File) {
       optimizer("gradient sums", kFloatBytes * shard_);
@@ -102,15 +101,21 @@ class Planner {
   /// Returns how many elements wait at most until the ranks have added them up. What is added to
   /// whole sums waits in these.
   std::int64_t waiting_gradients() const {
-    if (!config_.folds_every_micro_batch() || !config_.zero.overlap_comm)
-      return model_.largest_unit;
-    const bool has_batch = config_.batch.train || config_.batch.micro;
-    const std::int64_t accumulation =
-        has_batch ? plan_batch(config_.batch, model_.world_size).accumulation
-                  : config_.batch.accumulation.value_or(1);
+    if (!folds_every_micro_batch() || !config_.zero.overlap_comm) return model_.largest_unit;
     const std::int64_t limit = std::max(config_.zero.reduce_bucket_size, model_.largest_unit);
-    const bool is_within = model_.parameters <= limit / accumulation;
-    return is_within ? model_.parameters * accumulation : limit;
+    const bool is_within = model_.parameters <= limit / accumulation();
+    return is_within ? model_.parameters * accumulation() : limit;
+  }
+
+  std::int64_t accumulation() const {
+    const bool has_batch = config_.batch.train || config_.batch.micro;
+    return has_batch ? plan_batch(config_.batch, model_.world_size).accumulation
+                     : config_.batch.accumulation.value_or(1);
+  }
+
+  /// Returns true when no gradients are added up before the ranks add theirs.
+  bool folds_every_micro_batch() const {
+    return config_.folds_every_micro_batch() || accumulation() == 1;
   }
 
   void update_buffers() {

@@ -66,9 +66,14 @@ detail::GatherLimits gather_limits(const Config& config) {
           .reuse = config.zero.max_reuse_distance};
 }
 
+/// One micro-batch has the same sums either way, and is sent in the type of its gradients.
+detail::Reduction reduction_of(const detail::TrainingState& state) {
+  const bool folds_each = state.config.folds_every_micro_batch() || state.batch.accumulation == 1;
+  return folds_each ? detail::Reduction::FoldEach : detail::Reduction::FoldOnce;
+}
+
 detail::AttachmentOptions attachment_options(const detail::TrainingState& state) {
-  return {.reduction = state.config.folds_every_micro_batch() ? detail::Reduction::FoldEach
-                                                              : detail::Reduction::FoldOnce,
+  return {.reduction = reduction_of(state),
           .states = state.states(),
           .persistent = state.config.zero.param_persistence_threshold};
 }

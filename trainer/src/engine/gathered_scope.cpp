@@ -51,7 +51,7 @@ std::vector<FlatUnit*> units_of(const ModelState& model, const std::vector<std::
 /// Waits for the values: an operation may fail on the device after its function has returned.
 void gather(const std::vector<FlatUnit*>& units, const Runtime& runtime,
             detail::TensorCollectives& collectives) {
-  for (FlatUnit* unit : units) unit->start_gather();
+  for (FlatUnit* unit : units) unit->start_gather_copy();
   for (FlatUnit* unit : units) unit->finish_gather();
   const at::Device device = runtime.device();
   if (!device.is_cpu())

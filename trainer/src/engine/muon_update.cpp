@@ -33,11 +33,8 @@ bool has_matrices(const TrainingState& state, const UnitRecord& unit) {
 void update_momenta(const TileUpdate& update, const Tile& tile, const at::Tensor& values) {
   Tile target = tile;
   target.weights = values.narrow(0, tile.begin, tile.count);
-  const at::Tensor gradients = tile.gradients.to(values.device());
-  for (const std::size_t index : tile.unit->parameters) {
-    const ParameterRecord& parameter = update.state.model.parameters[index];
-    if (update.state.uses_muon(parameter)) update.update_parameter(parameter, target, gradients);
-  }
+  update.update_some(
+      target, [&](const ParameterRecord& parameter) { return update.state.uses_muon(parameter); });
 }
 
 /// Replaces the gradients of a unit's matrices by their updates times the loss scale, which the

@@ -7,6 +7,20 @@
 #include <algorithm>
 
 namespace unishard::trainer::detail {
+namespace {
+
+/// Returns the part of what is rounded from the weights that a device's update writes itself;
+/// undefined where UnitArrays::round() does it.
+at::Tensor rounded_with_update(const Tile& tile) {
+  const StateArray& rounded = tile.arrays->rounded;
+  if (tile.weights.is_cpu() || !rounded.defined() || rounded.is_in_file()) return {};
+  const at::Tensor& all = rounded.tensor();
+  const bool has_16_bits = all.scalar_type() == at::kBFloat16 || all.scalar_type() == at::kHalf;
+  const bool is_there = all.device() == tile.weights.device();
+  return has_16_bits && is_there ? all.narrow(0, tile.begin, tile.count) : at::Tensor();
+}
+
+}  // namespace
 
 ElementRange range_in(const Tile& tile, const ParameterRecord& parameter) {
   const UnitLayout& layout = tile.flat().layout();
@@ -37,28 +51,57 @@ TileUpdate update_of_step(const TrainingState& state, Runtime& runtime, float sc
           [&state](const ParameterRecord& parameter) { return hyper_of_step(state, parameter); }};
 }
 
-void TileUpdate::update_parameter(const ParameterRecord& parameter, const Tile& tile,
-                                  const at::Tensor& gradients) const {
+void TileUpdate::add_segment(const ParameterRecord& parameter, const Tile& tile,
+                             std::vector<UpdateSegment>& segments) const {
   const ElementRange range = range_in(tile, parameter);
   if (range.empty()) return;
-  UpdateTensors tensors{.weights = part_of(tile.weights, tile, range),
-                        .gradients = part_of(gradients, tile, range),
-                        .states = {}};
-  for (const at::Tensor& each : tile.states) tensors.states.push_back(part_of(each, tile, range));
-  const Hyper own = hyper(parameter);
+  const UpdateSegment own{.begin = static_cast<std::int64_t>(range.begin) - tile.begin,
+                          .count = static_cast<std::int64_t>(range.size()),
+                          .optimizer = &optimizer(parameter),
+                          .hyper = hyper(parameter)};
+  if (!segments.empty()) {
+    UpdateSegment& last = segments.back();
+    if (last.begin + last.count == own.begin && last.optimizer == own.optimizer &&
+        last.hyper == own.hyper) {
+      last.count += own.count;
+      return;
+    }
+  }
+  segments.push_back(own);
+}
+
+void TileUpdate::update(std::span<const UpdateSegment> segments, const Tile& tile,
+                        const at::Tensor& rounded) const {
+  if (segments.empty()) return;
+  const UpdateTensors tensors{.weights = tile.weights,
+                              .gradients = tile.gradients.to(tile.weights.device()),
+                              .states = tile.states,
+                              .rounded = rounded};
   if (tile.weights.is_cpu()) {
-    on_host(rule_for(optimizer(parameter), own, state.step + 1, scale),
-            arrays_of(tensors, at::kCPU));
+    update_segments(rules_of(segments, state.step + 1, scale), tensors, on_host);
   } else {
-    runtime.update(optimizer(parameter), own, state.step + 1, scale, tensors);
+    runtime.update(segments, state.step + 1, scale, tensors);
   }
 }
 
+void TileUpdate::update_some(const Tile& tile,
+                             const std::function<bool(const ParameterRecord&)>& which) const {
+  std::vector<UpdateSegment> segments;
+  for (const std::size_t index : tile.unit->parameters) {
+    const ParameterRecord& parameter = state.model.parameters[index];
+    if (which(parameter)) add_segment(parameter, tile, segments);
+  }
+  update(segments, tile, at::Tensor());
+}
+
 void TileUpdate::operator()(const Tile& tile) const {
-  const at::Tensor gradients = tile.gradients.to(tile.weights.device());
+  std::vector<UpdateSegment> segments;
   for (const std::size_t index : tile.unit->parameters)
-    update_parameter(state.model.parameters[index], tile, gradients);
-  if (!tile.arrays->rounded.is_in_file()) tile.arrays->round(tile.begin, tile.weights);
+    add_segment(state.model.parameters[index], tile, segments);
+  const at::Tensor rounded = rounded_with_update(tile);
+  update(segments, tile, rounded);
+  if (!rounded.defined() && !tile.arrays->rounded.is_in_file())
+    tile.arrays->round(tile.begin, tile.weights);
 }
 
 }  // namespace unishard::trainer::detail

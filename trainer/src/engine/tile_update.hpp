@@ -7,6 +7,8 @@
 #include "optimizer/update_arrays.hpp"
 
 #include <functional>
+#include <span>
+#include <vector>
 
 namespace unishard::trainer::detail {
 
@@ -25,10 +27,18 @@ struct TileUpdate {
   /// Updates weights and states where the weights are, and what is rounded from them if that is in
   /// memory.
   void operator()(const Tile& tile) const;
-  /// Updates the weights and states of one parameter in `tile`, and nothing that is rounded from
-  /// them. `gradients` are the tile's, where its weights are.
-  void update_parameter(const ParameterRecord& parameter, const Tile& tile,
-                        const at::Tensor& gradients) const;
+  /// Updates the weights and states of those parameters in `tile` that `which` returns true for,
+  /// and nothing that is rounded from them.
+  void update_some(const Tile& tile,
+                   const std::function<bool(const ParameterRecord&)>& which) const;
+
+ private:
+  /// Adds the elements of a parameter that are in `tile`; to the last segment if they follow it and
+  /// have its rule.
+  void add_segment(const ParameterRecord& parameter, const Tile& tile,
+                   std::vector<UpdateSegment>& segments) const;
+  void update(std::span<const UpdateSegment> segments, const Tile& tile,
+              const at::Tensor& rounded) const;
 };
 
 /// Returns the update of a step by the rules of the state's optimizers.

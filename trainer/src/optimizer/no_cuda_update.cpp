@@ -7,7 +7,7 @@ namespace unishard::trainer::detail {
 
 bool has_cuda_update() { return false; }
 
-void update_on_cuda(const Rule&, const UpdateArrays&, void*) {
+void update_on_cuda(std::span<const RuleSegment>, const UpdateArrays&, RoundedArray, void*) {
   raise(ErrorCode::Unsupported, "this build has no optimizer kernels for CUDA devices",
         "install the CUDA compiler (nvcc) and configure again");
 }

@@ -9,7 +9,7 @@
 // Thread safety: values and pure functions.
 #include "unishard/trainer/optimizer.hpp"
 
-#include "optimizer/host_device.hpp"
+#include "device/host_device.hpp"
 
 #include <cmath>
 #include <cstddef>

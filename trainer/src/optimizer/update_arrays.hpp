@@ -1,6 +1,6 @@
 #pragma once
-// The memory that an update reads and writes, and the update of one element of it.
-#include "optimizer/host_device.hpp"
+// What an update reads and writes, and the update of one element of it.
+#include "device/host_device.hpp"
 #include "optimizer/rules.hpp"
 
 #include <cstddef>
@@ -28,6 +28,18 @@ struct UpdateArrays {
   }
 };
 
+/// Elements of the arrays that one rule updates.
+struct RuleSegment {
+  std::size_t begin = 0, count = 0;
+  Rule rule;
+};
+
+/// Where the rounding of new weights is written as well: bfloat16 or float16; null for nowhere.
+struct RoundedArray {
+  void* values = nullptr;
+  bool is_bfloat16 = false;
+};
+
 /// Pre: all spans have weights.size() elements; at most two states.
 inline UpdateArrays arrays_of(std::span<float> weights, std::span<const float> gradients,
                               std::span<const std::span<float>> states) {
@@ -37,10 +49,10 @@ inline UpdateArrays arrays_of(std::span<float> weights, std::span<const float> g
   return arrays;
 }
 
-/// Updates element `i` of `arrays`.
+/// Updates element `i` of `arrays`, and returns the new weight.
 template <class R>
-UNISHARD_HOST_DEVICE inline void update_element(const R& rule, const UpdateArrays& arrays,
-                                                std::size_t i) {
+UNISHARD_HOST_DEVICE inline float update_element(const R& rule, const UpdateArrays& arrays,
+                                                 std::size_t i) {
   float weight = arrays.weights[i];
   if constexpr (R::kStates == 0) {
     weight = rule(weight, arrays.gradients[i]);
@@ -56,6 +68,7 @@ UNISHARD_HOST_DEVICE inline void update_element(const R& rule, const UpdateArray
     arrays.states[1][i] = second;
   }
   arrays.weights[i] = weight;
+  return weight;
 }
 
 }  // namespace unishard::trainer::detail

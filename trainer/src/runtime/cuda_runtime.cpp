@@ -7,6 +7,7 @@
 #include "device/cuda_stream.hpp"
 #include "optimizer/cuda_update.hpp"
 #include "runtime/cublas_workspace.hpp"
+#include "runtime/cuda_gradients.hpp"
 #include "runtime/cuda_square_sums.hpp"
 #include "runtime/device_arrays.hpp"
 #include "runtime/device_runtime.hpp"
@@ -16,14 +17,38 @@
 #include <torch/cuda.h>
 
 #include <algorithm>
+#include <string>
+#include <vector>
 
 namespace unishard::trainer {
 namespace {
 
-void update(const Optimizer& optimizer, const Hyper& hyper, std::int64_t step, float gradient_scale,
+void update(std::span<const UpdateSegment> segments, std::int64_t step, float gradient_scale,
             const UpdateTensors& tensors, c10::Stream stream) {
-  detail::update_on_cuda(detail::rule_for(optimizer, hyper, step, gradient_scale),
-                         detail::arrays_of(tensors, stream.device()), detail::cuda_stream(stream));
+  detail::update_on_cuda(detail::rules_of(segments, step, gradient_scale),
+                         detail::arrays_of(tensors, stream.device()), detail::rounded_of(tensors),
+                         detail::cuda_stream(stream));
+}
+
+detail::GradientType gradient_type(at::ScalarType type) {
+  if (type == at::kFloat) return detail::GradientType::Float32;
+  if (type == at::kBFloat16) return detail::GradientType::Bfloat16;
+  if (type == at::kHalf) return detail::GradientType::Float16;
+  raise(ErrorCode::Internal, std::string("gradients of type ") + c10::toString(type));
+}
+
+void gather_gradients(std::span<const GradientPart> parts, const at::Tensor& to, Gather how,
+                      c10::Stream stream) {
+  std::vector<detail::GradientSource> sources;
+  for (const auto& [begin, values] : parts)
+    sources.push_back({.begin = static_cast<std::size_t>(begin),
+                       .count = static_cast<std::size_t>(values.numel()),
+                       .values = values.data_ptr()});
+  const at::ScalarType type = parts.empty() ? to.scalar_type() : parts.front().values.scalar_type();
+  detail::gather_gradients_on_cuda(
+      sources, gradient_type(type),
+      {.values = to.data_ptr(), .elements = static_cast<std::size_t>(to.numel()), .how = how},
+      detail::cuda_stream(stream));
 }
 
 void sum_squares(const at::Tensor& gradients, std::span<const std::uint8_t> levels,
@@ -58,8 +83,10 @@ std::unique_ptr<Runtime> make_cuda_runtime(CudaRuntimeOptions options) {
   }
   detail::choose_deterministic_cublas();
   const at::Device device(at::kCUDA, static_cast<c10::DeviceIndex>(options.device));
-  return detail::make_device_runtime(
-      device, {.trace = options.trace, .update = update, .sum_squares = sum_squares});
+  return detail::make_device_runtime(device, {.trace = options.trace,
+                                              .update = update,
+                                              .gather_gradients = gather_gradients,
+                                              .sum_squares = sum_squares});
 }
 
 }  // namespace unishard::trainer

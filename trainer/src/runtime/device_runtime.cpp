@@ -46,6 +46,7 @@ class DeviceRuntime final : public Runtime {
   DeviceRuntime(at::Device device, DeviceRuntimeOptions options)
       : device_(device),
         update_(std::move(options.update)),
+        gather_gradients_(std::move(options.gather_gradients)),
         sum_squares_(std::move(options.sum_squares)),
         streams_(streams_of(device)) {
     if (options.trace) trace_.emplace(*options.trace, of(Stream::Compute));
@@ -75,10 +76,15 @@ class DeviceRuntime final : public Runtime {
     if (trace_) trace_->complete();
   }
 
-  void update(const Optimizer& optimizer, const Hyper& hyper, std::int64_t step,
-              float gradient_scale, const UpdateTensors& tensors) override {
+  void update(std::span<const UpdateSegment> segments, std::int64_t step, float gradient_scale,
+              const UpdateTensors& tensors) override {
     const c10::StreamGuard current(of(Stream::Compute));
-    update_(optimizer, hyper, step, gradient_scale, tensors, of(Stream::Compute));
+    update_(segments, step, gradient_scale, tensors, of(Stream::Compute));
+  }
+
+  void gather_gradients(std::span<const GradientPart> parts, const at::Tensor& to,
+                        Gather how) override {
+    gather_gradients_(parts, to, how, current_stream(device_));
   }
 
   void sum_squares(const at::Tensor& gradients, std::span<const std::uint8_t> levels,
@@ -91,6 +97,7 @@ class DeviceRuntime final : public Runtime {
 
   at::Device device_;
   decltype(DeviceRuntimeOptions::update) update_;
+  decltype(DeviceRuntimeOptions::gather_gradients) gather_gradients_;
   decltype(DeviceRuntimeOptions::sum_squares) sum_squares_;
   std::array<c10::Stream, kStreams> streams_;
   std::optional<DeviceTrace> trace_;

@@ -14,10 +14,14 @@ namespace unishard::trainer::detail {
 struct DeviceRuntimeOptions {
   /// Records what each stream does; null: nothing.
   Trace* trace = nullptr;
-  /// Performs Optimizer::update() on a stream of the device, without waiting for it.
-  std::function<void(const Optimizer& optimizer, const Hyper& hyper, std::int64_t step,
+  /// Performs Runtime::update() on a stream of the device, without waiting for it.
+  std::function<void(std::span<const UpdateSegment> segments, std::int64_t step,
                      float gradient_scale, const UpdateTensors& tensors, c10::Stream stream)>
       update;
+  /// Performs Runtime::gather_gradients() on a stream of the device, without waiting for it.
+  std::function<void(std::span<const GradientPart> parts, const at::Tensor& to, Gather how,
+                     c10::Stream stream)>
+      gather_gradients;
   /// Performs Runtime::sum_squares() on a stream of the device, without waiting for it.
   std::function<void(const at::Tensor& gradients, std::span<const std::uint8_t> levels,
                      const at::Tensor& sums, c10::Stream stream)>

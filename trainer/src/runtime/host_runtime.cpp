@@ -4,6 +4,7 @@
 #include "device/tensor_bytes.hpp"
 #include "optimizer/parallel_update.hpp"
 #include "runtime/device_arrays.hpp"
+#include "runtime/host_gradients.hpp"
 #include "runtime/host_square_sums.hpp"
 #include "runtime/task_queue.hpp"
 
@@ -76,10 +77,15 @@ class HostRuntime final : public Runtime {
     return std::make_unique<HostMark>(options_.trace, stream, std::move(name));
   }
 
-  void update(const Optimizer& optimizer, const Hyper& hyper, std::int64_t step,
-              float gradient_scale, const UpdateTensors& tensors) override {
-    detail::update_in_parallel(detail::rule_for(optimizer, hyper, step, gradient_scale),
-                               detail::arrays_of(tensors, at::kCPU));
+  void update(std::span<const UpdateSegment> segments, std::int64_t step, float gradient_scale,
+              const UpdateTensors& tensors) override {
+    detail::update_segments(detail::rules_of(segments, step, gradient_scale), tensors,
+                            detail::update_in_parallel);
+  }
+
+  void gather_gradients(std::span<const GradientPart> parts, const at::Tensor& to,
+                        Gather how) override {
+    detail::gather_gradients_on_host(parts, to, how);
   }
 
   void sum_squares(const at::Tensor& gradients, std::span<const std::uint8_t> levels,

@@ -71,18 +71,36 @@ void FlatUnit::detach() {
   link_.reset();
 }
 
-void FlatUnit::start_gather() {
+void FlatUnit::start_gather() { gather_into(/*is_borrowing=*/can_borrow()); }
+
+void FlatUnit::start_gather_copy() { gather_into(/*is_borrowing=*/false); }
+
+/// Returns true when what this rank gathers from is all that the parameters would get.
+bool FlatUnit::can_borrow() const {
+  if (!is_trained() || persistent_ || placement().world_size > 1) return false;
+  const StateArray& weights = store_->weights();
+  return weights.defined() && !weights.is_in_file() &&
+         weights.tensor().device() == placement().device && weights.type() == layout_.memory_type();
+}
+
+void FlatUnit::gather_into(bool is_borrowing) {
   if (has_parameters()) return;
-  if (is_trained()) gathered_->allocate();
+  if (is_borrowing) {
+    gathered_->borrow(store_->weights().tensor());
+    if (frozen_->empty()) return;
+  } else if (is_trained()) {
+    gathered_->allocate();
+  }
   frozen_->allocate();
   gather_on_stream("gather", Changed::Everything);
 }
 
 void FlatUnit::gather_on_stream(const char* verb, Changed changed) {
-  link_->communicate(std::string(verb) + " " + name_, [this, changed] {
+  const bool has_trained = is_trained() && !gathered_->is_borrowed();
+  link_->communicate(std::string(verb) + " " + name_, [this, has_trained, changed] {
     const OperationScope scope(placement().stage == 3 ? "gathering" : "sharing the weights of",
                                name_);
-    if (is_trained()) gather_trained();
+    if (has_trained) gather_trained();
     if (changed == Changed::Everything) frozen_->gather(link_->collectives);
   });
   arrival_ = link_->runtime.record(Stream::Communication);

@@ -62,8 +62,10 @@ class FlatUnit {
   void detach();
 
   /// Gives the communication stream the gathering of the parameters. No effect below stage 3, or
-  /// when they have memory.
+  /// when they have memory. The only rank of a job may read its shard in place.
   void start_gather();
+  /// Does the same into memory of its own, which may be written to.
+  void start_gather_copy();
   /// Makes Compute wait until start_gather()'s values are there.
   void finish_gather();
   bool has_parameters() const {
@@ -123,7 +125,7 @@ class FlatUnit {
   void round_master();
 
   /// Returns this rank's part of the parameters, in their type in memory or, at stage 3, in their
-  /// stored type; undefined where stage 3 rounds them from the master each time.
+  /// stored type; undefined where these are the master.
   StateArray resident_shard() const;
   /// Returns true when the ranks gather at stage 3 what this rank reads from a file.
   bool is_gathered_from_file() const { return placement().stage == 3 && shard().is_in_file(); }
@@ -134,6 +136,8 @@ class FlatUnit {
   std::int64_t bytes_in_files() const;
 
  private:
+  void gather_into(bool is_borrowing);
+  bool can_borrow() const;
   void gather_on_stream(const char* verb, Changed changed);
   void gather_trained();
   void reduce_if_complete();

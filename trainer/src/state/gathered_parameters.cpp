@@ -23,24 +23,32 @@ GatheredParameters::GatheredParameters(std::vector<at::Tensor> parameters, const
   }
 }
 
+void GatheredParameters::set_memory(at::DataPtr memory, std::size_t bytes) {
+  auto* const storage = flat_.storage().unsafeGetStorageImpl();
+  storage->set_data_ptr_noswap(std::move(memory));
+  storage->set_nbytes(bytes);
+}
+
 void GatheredParameters::allocate() {
   if (has_memory_) return;
   const c10::DeviceGuard current(flat_.device());  // where the allocator allocates
-  auto* storage = flat_.storage().unsafeGetStorageImpl();
   const std::size_t bytes = static_cast<std::size_t>(flat_.numel()) * flat_.itemsize();
-  storage->set_data_ptr_noswap(c10::GetAllocator(flat_.device().type())->allocate(bytes));
-  storage->set_nbytes(bytes);
+  set_memory(c10::GetAllocator(flat_.device().type())->allocate(bytes), bytes);
   meter_->add(static_cast<std::int64_t>(bytes));
   has_memory_ = true;
 }
 
+void GatheredParameters::borrow(const at::Tensor& values) {
+  if (has_memory_) return;
+  set_memory(at::DataPtr(values.data_ptr(), values.device()), values.nbytes());
+  has_memory_ = is_borrowed_ = true;
+}
+
 void GatheredParameters::free() {
   if (!has_memory_) return;
-  auto* storage = flat_.storage().unsafeGetStorageImpl();
-  meter_->add(-static_cast<std::int64_t>(storage->nbytes()));
-  storage->set_data_ptr_noswap(at::DataPtr(nullptr, flat_.device()));
-  storage->set_nbytes(0);
-  has_memory_ = false;
+  if (!is_borrowed_) meter_->add(-static_cast<std::int64_t>(flat_.storage().nbytes()));
+  set_memory(at::DataPtr(nullptr, flat_.device()), 0);
+  has_memory_ = is_borrowed_ = false;
 }
 
 }  // namespace unishard::trainer::detail

@@ -22,16 +22,25 @@ class GatheredParameters {
   /// The flat tensor, with `padded` elements.
   const at::Tensor& flat() const { return flat_; }
   bool has_memory() const { return has_memory_; }
+  /// Returns true between borrow() and free().
+  bool is_borrowed() const { return is_borrowed_; }
 
   /// The new memory has no values. No effect if there is memory.
   void allocate();
+  /// Makes the parameters views of `values` until free(). No effect if there is memory.
+  /// Pre: `values` is contiguous and has the flat tensor's size, type and device.
+  /// Lifetime: the memory of `values` must live until free().
+  void borrow(const at::Tensor& values);
   void free();
 
  private:
   std::vector<at::Tensor> parameters_;
   at::Tensor flat_;
+  void set_memory(at::DataPtr memory, std::size_t bytes);
+
   std::shared_ptr<MemoryMeter> meter_;
   bool has_memory_ = true;
+  bool is_borrowed_ = false;
 };
 
 }  // namespace unishard::trainer::detail

@@ -27,6 +27,8 @@ GradientReducer::GradientReducer(std::string name, const UnitLayout& layout,
       parameters_(parameters),
       link_(link),
       reduction_(options.reduction),
+      is_alone_(layout.placement.world_size == 1 && !layout.placement.device.is_cpu() &&
+                !(options.places && options.places->has_optimizer_in_file())),
       on_gradient_(std::move(on_gradient)),
       on_sums_(options.on_sums),
       self_(std::make_shared<GradientReducer*>(this)) {
@@ -34,9 +36,9 @@ GradientReducer::GradientReducer(std::string name, const UnitLayout& layout,
   const bool in_file = options.places && options.places->has_optimizer_in_file();
   shard_ = in_file ? options.places->make_for_optimizer(layout.shard, at::kFloat)
                    : StateArray(at::zeros({layout.shard}, in_memory));
-  if (layout.placement.stage == 0 || reduction_ == Reduction::FoldOnce)
+  if (!is_alone_ && (layout.placement.stage == 0 || reduction_ == Reduction::FoldOnce))
     full_ = at::zeros({layout.padded}, in_memory);
-  if (layout.placement.stage == 0) result_ = StateArray(full_);
+  if (layout.placement.stage == 0) result_ = is_alone_ ? shard_ : StateArray(full_);
   for (const at::Tensor& each : parameters_) add_hook(each);
 }
 
@@ -56,6 +58,7 @@ void GradientReducer::add_hook(const at::Tensor& parameter) {
 void GradientReducer::begin_step() {
   abandon();
   has_sums_ = false;
+  if (is_alone_) return;  // the first gradients replace the sums
   if (!shard_.is_in_file()) shard_.tensor().zero_();
   if (reduction_ == Reduction::FoldOnce) full_.zero_();
 }
@@ -81,6 +84,7 @@ void GradientReducer::abandon() {
 
 void GradientReducer::reduce() {
   const at::NoGradGuard no_grad;
+  if (is_alone_) return sum_alone();
   const at::Tensor flat = take();
   const bool sums_are_folded = is_last_ && reduced_;
   if (reduction_ == Reduction::FoldEach || sums_are_folded) {
@@ -92,24 +96,32 @@ void GradientReducer::reduce() {
   reduced_ = true;
 }
 
-at::Tensor GradientReducer::take() {
-  at::Tensor flat = at::empty({layout_.padded},
-                              at::device(layout_.placement.device).dtype(layout_.stored_type()));
-  std::int64_t end = 0;  // what lies before is written; gaps between slots are zeros
+/// Adds up what is to be summed, without a collective and on the stream of the backward pass. The
+/// sums have the bits of the collective's, whose accumulator begins with zeros.
+void GradientReducer::sum_alone() {
+  const auto mark = link_.runtime.mark(Stream::Compute, "reduce " + name_);
+  link_.runtime.gather_gradients(take_parts(), shard_.tensor(),
+                                 has_sums_ ? Gather::Add : Gather::Begin);
+  has_sums_ = reduced_ = true;
+}
+
+/// Takes the gradients that count from the parameters, rounded to the stored type.
+std::vector<GradientPart> GradientReducer::take_parts() {
+  std::vector<GradientPart> parts;
   for (std::size_t i = 0; i < parameters_.size(); ++i) {
-    const at::Tensor slot = layout_.slot(flat, i);
-    const auto begin = static_cast<std::int64_t>(layout_.flat.slots[i].offset);
-    flat.narrow(0, end, begin - end).zero_();
-    end = begin + slot.numel();
     at::Tensor& gradient = parameters_[i].mutable_grad();
-    if (counts_ && gradient.defined()) {
-      slot.copy_(gradient.reshape({-1}));
-    } else {
-      slot.zero_();
-    }
+    if (counts_ && gradient.defined())
+      parts.push_back({.begin = static_cast<std::int64_t>(layout_.flat.slots[i].offset),
+                       .values = gradient.detach().to(layout_.stored_type()).reshape({-1})});
     gradient.reset();
   }
-  flat.narrow(0, end, layout_.padded - end).zero_();
+  return parts;
+}
+
+at::Tensor GradientReducer::take() {
+  const at::Tensor flat = at::empty(
+      {layout_.padded}, at::device(layout_.placement.device).dtype(layout_.stored_type()));
+  link_.runtime.gather_gradients(take_parts(), flat, Gather::Copy);
   return flat;
 }
 

@@ -71,6 +71,8 @@ class GradientReducer {
 
   void add_hook(const at::Tensor& parameter);
   void reduce();
+  void sum_alone();
+  std::vector<GradientPart> take_parts();
   at::Tensor take();
   void fold(const at::Tensor& flat);
   void add_to_sums(const at::Tensor& flat, bool is_last);
@@ -80,14 +82,16 @@ class GradientReducer {
   std::vector<at::Tensor> parameters_;
   UnitLink link_;
   Reduction reduction_;
+  bool is_alone_;  ///< the only rank, on a device: gradients are added where they come
   std::function<void()> on_gradient_;
   std::function<void(Sums)> on_sums_;
   StateArray shard_;   ///< float32, the running sum over ranks
   at::Tensor full_;    ///< float32: local sums (FoldOnce), and the result at stage 0
   StateArray result_;  ///< of stage 0: full_
-  // Used by the communication stream where shard_ is in a file:
-  bool has_sums_ = false;  ///< since the step began
-  at::Tensor squares_;     ///< of the last sums
+  /// Since the step began. Used where the rank is alone and, by the communication stream, where
+  /// shard_ is in a file.
+  bool has_sums_ = false;
+  at::Tensor squares_;  ///< of the last sums, where shard_ is in a file
   /// Keeps the nodes alive: a tensor holds its node only weakly, and the hook dies with it.
   std::vector<AccumulateNode> nodes_;
   std::shared_ptr<GradientReducer*> self_;  ///< for hooks, which an old graph may keep

@@ -26,8 +26,7 @@ ShardStore::ShardStore(const UnitLayout& layout, const std::vector<at::Tensor>& 
       (flat.is_cpu() || places_.offloads_optimizer() == places_.offloads_parameters());
   master_ = is_both ? places_.make_for_parameters(layout.length(), at::kFloat)
                     : places_.make_for_optimizer(layout.length(), at::kFloat);
-  if (is_stage3 && !is_both && (places_.offloads_optimizer() || places_.offloads_parameters()))
-    weights_ = places_.make_for_parameters(layout.length(), stored_);
+  if (is_stage3 && !is_both) weights_ = places_.make_for_parameters(layout.length(), stored_);
   for (std::size_t i = 0; i < initial.size(); ++i) {
     const ElementRange range = layout.held(i);
     if (range.empty()) continue;

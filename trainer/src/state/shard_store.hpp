@@ -32,8 +32,8 @@ class ShardStore {
   const StateArray& master() const { return master_; }
   const std::vector<StateArray>& states() const { return states_; }
   bool master_is_parameters() const { return aliased_; }
-  /// Returns what ranks gather at stage 3 where that is not rounded from the master each time:
-  /// this rank's parameters in their stored type. Undefined elsewhere.
+  /// Returns what ranks gather at stage 3 where that is not the master: this rank's parameters in
+  /// their stored type. Undefined elsewhere.
   const StateArray& weights() const { return weights_; }
   /// Returns true when updates run on the host although the model computes on a device, or when
   /// they need files.

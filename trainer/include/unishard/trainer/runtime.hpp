@@ -3,6 +3,7 @@
 // in order is given to one stream. Streams work at the same time as each other, and events order
 // them.
 // Thread safety: a runtime belongs to one engine; one thread at a time calls its functions.
+#include "unishard/trainer/gather.hpp"
 #include "unishard/trainer/optimizer.hpp"
 
 #include <ATen/core/Tensor.h>
@@ -46,6 +47,21 @@ struct UpdateTensors {
   at::Tensor weights;
   at::Tensor gradients;
   std::vector<at::Tensor> states;
+  /// Gets the rounding of the new weights: bfloat16 or float16; undefined where nothing does.
+  at::Tensor rounded;
+};
+
+/// Elements of the tensors of an update, which have one rule.
+struct UpdateSegment {
+  std::int64_t begin = 0, count = 0;
+  const Optimizer* optimizer = nullptr;
+  Hyper hyper;
+};
+
+/// A gradient and the place of its first element in a flat tensor.
+struct GradientPart {
+  std::int64_t begin = 0;
+  at::Tensor values;  ///< contiguous; float32, bfloat16 or float16
 };
 
 class Runtime {
@@ -72,9 +88,17 @@ class Runtime {
   /// Waits for the device, and adds to the trace all that its streams have done.
   virtual void complete_trace() {}
 
-  /// Performs Optimizer::update() on the Compute stream.
-  virtual void update(const Optimizer& optimizer, const Hyper& hyper, std::int64_t step,
+  /// Performs Optimizer::update() of each segment on the Compute stream. On a device it is one
+  /// kernel for most units. Elements of no segment stay as they are.
+  /// Pre: the segments do not overlap.
+  virtual void update(std::span<const UpdateSegment> segments, std::int64_t step,
                       float gradient_scale, const UpdateTensors& tensors) = 0;
+
+  /// Gives the parts to their places in `to`. All are on the runtime's device, on whose current
+  /// stream it works: by one kernel for most units.
+  /// Pre: the parts are in order, do not overlap, lie within `to`, and have one type.
+  virtual void gather_gradients(std::span<const GradientPart> parts, const at::Tensor& to,
+                                Gather how) = 0;
 
   /// Writes group_square_sums() of `gradients` to `sums`, float64. Both are on the runtime's
   /// device, on whose current stream it works.
