@@ -118,6 +118,71 @@ TEST_F(VerlRun, FilesWithOtherNamesAreAModelWhereTheyHoldDistributedTensors) {
   EXPECT_EQ(source->catalog().tensors[*found].shape, (Shape{2, 3}));
 }
 
+/// Opens dicts, one in the other, for the keys of `path`.
+void begin_below(RankFileWriter& file, const std::vector<std::string>& path) {
+  for (const std::string& key : path) {
+    file.pickle.str(key);
+    file.pickle.begin_dict();
+  }
+}
+
+/// Two ranks' files of a training state, whatever its parts are called. A part below the one before
+/// is in its dict.
+TEST(RankFilesOfATrainingState, HaveStatesAndGroupsUnderAnyNames) {
+  struct Case {
+    std::vector<std::string> outer, model, optimizer;
+  };
+  const std::vector<Case> cases = {
+      {{}, {"model"}, {"optimizer"}},
+      {{}, {"net"}, {"solver"}},
+      {{}, {"model_state_dict"}, {"optimizer_state_dict"}},
+      {{}, {"module"}, {"opt"}},
+      {{}, {"model"}, {"optimizers", "AdamW"}},
+      {{"state"}, {"model"}, {"optimizers", "AdamW"}},
+      {{"app"}, {"model"}, {"adam"}},
+  };
+  for (const auto& [outer, model, optimizer] : cases) {
+    SCOPED_TRACE(model.front() + " and " + optimizer.front());
+    const TempDir temp;
+    for (std::uint64_t rank = 0; rank < 2; ++rank) {
+      RankFileWriter file;
+      file.pickle.begin_dict();
+      begin_below(file, outer);
+      begin_below(file, model);
+      file.pickle.str("a.weight");
+      add_rows(file, rank, 3, 10);
+      file.pickle.str("b.weight");
+      add_rows(file, rank, 5, 20);
+      for (std::size_t i = 0; i < model.size(); ++i) file.pickle.end_dict();
+      begin_below(file, optimizer);
+      file.pickle.str("state");
+      file.pickle.begin_dict();
+      for (const int number : {0, 1}) {
+        file.pickle.integer(number);
+        file.pickle.begin_dict();
+        file.pickle.str("step");
+        file.plain({}, {3});
+        file.pickle.str("exp_avg");
+        add_rows(file, rank, number == 0 ? 3 : 5, 100);
+        file.pickle.end_dict();
+      }
+      file.pickle.end_dict();
+      file.one_group(2);
+      for (std::size_t i = 0; i < outer.size() + optimizer.size() + 1; ++i) file.pickle.end_dict();
+      file.write(temp.path() / fmt::format("rank_{}.pt", rank));
+    }
+    const auto source = open_source(posix_storage(), temp.path());
+    const Catalog& catalog = source->catalog();
+    std::vector<std::string> weights;
+    for (const TensorInfo& tensor : catalog.tensors)
+      if (tensor.state != "exp_avg") weights.push_back(tensor.fqn);
+    EXPECT_THAT(weights, testing::UnorderedElementsAre("a.weight", "b.weight"));
+    EXPECT_EQ(catalog.tensors.size(), 4u);
+    EXPECT_EQ(catalog.groups.size(), 1u);
+    EXPECT_EQ(catalog.step, 3u);
+  }
+}
+
 TEST_F(VerlRun, LeadsToItsNewestStepAndTheStatesHaveTheModelsNames) {
   save(run_ / "global_step_9" / "actor");
   save(actor_, 30);

@@ -260,6 +260,25 @@ std::set<std::string> possible_models(const std::vector<const TensorEntry*>& ten
   return prefixes;
 }
 
+namespace {
+
+/// Returns the prefix and the usual name of a model below it, {"state": {"model": ..., ...}}, if
+/// there is one.
+std::string with_usual_name(const std::string& prefix,
+                            const std::vector<const TensorEntry*>& tensors) {
+  for (const std::string_view usual : kUsualNames) {
+    const bool is_there = std::ranges::any_of(tensors, [&](const TensorEntry* tensor) {
+      const KeyPath& path = tensor->path;
+      return path.size() > 2 && path[0].text + "." == prefix && path[1].text == usual &&
+             !path[1].is_position;
+    });
+    if (is_there) return fmt::format("{}{}.", prefix, usual);
+  }
+  return prefix;
+}
+
+}  // namespace
+
 std::string model_prefix(const std::vector<const TensorEntry*>& tensors,
                          const std::vector<std::string>& fqns, const std::vector<Shape>& shapes,
                          std::size_t least, std::vector<std::string>& remarks) {
@@ -272,10 +291,11 @@ std::string model_prefix(const std::vector<const TensorEntry*>& tensors,
     };
     if (std::ranges::any_of(tensors, is_below)) return prefix;
   }
-  if (const auto fitting = prefix_by_shapes(tensors, shapes)) return *fitting;
+  if (const auto fitting = prefix_by_shapes(tensors, shapes))
+    return with_usual_name(*fitting, tensors);
   const std::set<std::string> possible = possible_models(tensors, least);
-  if (possible.size() == 1) return *possible.begin();
-  return common_part(tensors).value_or("");
+  if (possible.size() == 1) return with_usual_name(*possible.begin(), tensors);
+  return with_usual_name(common_part(tensors).value_or(""), tensors);
 }
 
 std::optional<std::string> model_name(const TensorEntry& tensor, std::string_view prefix) {

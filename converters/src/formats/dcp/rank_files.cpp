@@ -3,10 +3,12 @@
 #include "unishard/format/error.hpp"
 #include "unishard/format/limits.hpp"
 
+#include "containers/object_tree.hpp"
 #include "formats/dcp/flat_like.hpp"
 #include "formats/dcp/flat_parameters.hpp"
 #include "formats/dcp/keys.hpp"
 #include "formats/dcp/rank_optimizer.hpp"
+#include "formats/dcp/training_object.hpp"
 #include "formats/dcp/verl.hpp"
 #include "reading/completeness.hpp"
 
@@ -54,7 +56,7 @@ std::optional<RankFileName> parse_file_name(const std::string& name) {
 bool has_name_of_model(std::string_view start) {
   return start.starts_with("model") || start.starts_with("pytorch_model");
 }
-bool is_optimizer(std::string_view start) { return start.starts_with("optim"); }
+bool names_optimizer(std::string_view start) { return start.starts_with("optim"); }
 bool is_extra(std::string_view start) { return start.starts_with("extra_state"); }
 
 /// Returns the first rank without a file; nullopt when all have one.
@@ -106,25 +108,15 @@ torch::Value model_in(const torch::TorchFile& file, const std::string& key) {
   return model && model->is_dict() ? *model : root;
 }
 
-bool is_optimizer_state(torch::Value value) {
-  return value.is_dict() && value.find("state") && value.find("param_groups");
-}
-
-/// Adds the model of a rank's file, or the members of a training state that it holds. Returns those
-/// that are optimizers of flat parameters, which are not added.
-std::vector<std::string> add_rank(const std::string& key, const torch::TorchFile& file,
-                                  std::uint64_t rank, StateDictBuilder& builder) {
-  const torch::Value root = file.root();
-  const auto model = root.is_dict() ? root.find(key) : std::nullopt;
-  if (!model || !model->is_dict()) {
-    builder.add_object(key, {{key, false}}, file, rank);
-    return {};
-  }
+/// Adds the members of a training state whose "model" holds flat parameters. Returns those that are
+/// optimizers of these, which are not added.
+std::vector<std::string> add_flat_training(const torch::TorchFile& file, std::uint64_t rank,
+                                           StateDictBuilder& builder) {
   std::vector<std::string> optimizers;
+  const torch::Value root = file.root();
   for (std::size_t i = 0; i < root.pair_count(); ++i) {
-    const std::string name =
-        root.key(i).is(torch::NodeKind::Str) ? std::string(root.key(i).text()) : std::to_string(i);
-    if (builder.like != nullptr && is_optimizer_state(root.value(i))) {
+    const std::string name = torch::path_part(root.key(i));
+    if (is_optimizer(root.value(i))) {
       optimizers.push_back(name);
     } else {
       builder.add_part(name, {{name, false}}, file, root.value(i), rank);
@@ -133,12 +125,27 @@ std::vector<std::string> add_rank(const std::string& key, const torch::TorchFile
   return optimizers;
 }
 
+/// Adds the model of a rank's file, or the members of a training state that it holds. Returns those
+/// that are optimizers of flat parameters, which are not added.
+std::vector<std::string> add_rank(const std::string& key, const torch::TorchFile& file,
+                                  std::uint64_t rank, StateDictBuilder& builder) {
+  const torch::Value root = file.root();
+  const auto model = root.is_dict() ? root.find(key) : std::nullopt;
+  const bool has_model = model && model->is_dict();
+  if (has_model && builder.like != nullptr) return add_flat_training(file, rank, builder);
+  if (has_model || is_training_object(root)) {
+    add_training_object(file, rank, builder);
+  } else {
+    builder.add_object(key, {{key, false}}, file, rank);
+  }
+  return {};
+}
+
 /// Every rank has its own copy of a tensor that is no DTensor.
-void note_lone_tensors(const std::string& key, StateDict& state) {
+void note_lone_tensors(StateDict& state) {
   std::vector<const TensorEntry*> lone;
   for (const TensorEntry& tensor : state.tensors) {
-    if (tensor.key.starts_with(key + ".") && !tensor.is_distributed && tensor.chunks.size() == 1)
-      lone.push_back(&tensor);
+    if (!tensor.is_distributed && tensor.chunks.size() == 1) lone.push_back(&tensor);
   }
   if (lone.empty()) return;
   state.notes.push_back(fmt::format(
@@ -179,8 +186,8 @@ void read_group(const RankFileGroup& group, const std::string& start, StateDictB
   std::optional<RankFlatFiles> flat;
   if (builder.like != nullptr) flat.emplace(find_flat(group, key, builder));
   std::vector<std::string> optimizers;
-  builder.finds_second_keys = true;
   for (const auto& [rank, path] : group.files) {
+    builder.finds_second_keys = true;
     try {
       const torch::TorchFile object = open(path, builder);
       optimizers = add_rank(key, object, rank, builder);
@@ -200,7 +207,7 @@ void read_group(const RankFileGroup& group, const std::string& start, StateDictB
     for (const std::string& name : optimizers)
       read_rank_optimizer(group, fmt::format("{} in {}", name, start), builder, name);
   }
-  if (group.files.size() > 1) note_lone_tensors(key, builder.out);
+  if (group.files.size() > 1) note_lone_tensors(builder.out);
 }
 
 /// Returns whether a file of a rank holds DTensors, which say where they lie in the whole.
@@ -220,7 +227,7 @@ void find_models(Storage& storage, std::map<std::string, RankFileGroup>& groups)
   for (auto& [start, group] : groups) group.are_models = has_name_of_model(start);
   if (std::ranges::any_of(groups, [](const auto& each) { return each.second.are_models; })) return;
   const auto is_other = [](const auto& each) {
-    return !is_optimizer(each.first) && !is_extra(each.first);
+    return !names_optimizer(each.first) && !is_extra(each.first);
   };
   if (std::ranges::count_if(groups, is_other) != 1) return;
   RankFileGroup& only = std::ranges::find_if(groups, is_other)->second;
@@ -297,7 +304,7 @@ std::vector<Path> read_rank_files(Storage& storage, const Path& folder, StateDic
     Losses& losses = builder.out.losses;
     const std::uint64_t wanted = std::max(ranks, ranks_of(group));
     if (group.are_models) continue;
-    if (is_optimizer(start)) {
+    if (names_optimizer(start)) {
       check_doubled(folder, group);
       if (is_whole(start, group, wanted, Role::Optimizer, losses))
         read_rank_optimizer(group, start, builder);

@@ -443,7 +443,8 @@ void StateDictBuilder::add_described(std::string key, const KeyPath& path, torch
 }
 
 void StateDictBuilder::compare_with_first(const std::string& key, const Json& content) {
-  if (!key.starts_with("optim")) return;  // random states and others are each rank's own
+  const bool is_optimizer = key.starts_with("optim") || content.contains("param_groups");
+  if (!is_optimizer) return;  // random states and others are each rank's own
   const auto first = std::ranges::find(out.objects, key, &ObjectEntry::key);
   if (first == out.objects.end() || first->value == content) return;
   if (!differing_.insert(key).second) return;
