@@ -191,6 +191,27 @@ TEST(DeepSpeedSink, ARunSavedWithoutItsFrozenParametersHasNoDictOfThem) {
   }
 }
 
+/// PEFT with a tied embedding: DeepSpeed saves the second name alone, and looks for no other.
+TEST(DeepSpeedSink, ASecondNameOfWhatIsNotSavedStaysTheSecond) {
+  Catalog catalog = small_model(2, 2);
+  catalog.tensors.push_back(tensor("head", "weights", {4}, DType::Float32, true));
+  catalog.aliases.push_back({"embedding", "head"});
+  catalog.producer = {{"library", "deepspeed"}, {"saves_no_frozen", true}};
+  TempDir first;
+  write(first.path(), catalog);
+  const auto source = converters::open_source(posix_storage(), first.path());
+  EXPECT_EQ(source->catalog().producer.value("saves_no_frozen", Json()), true);
+  TempDir second;
+  write(second.path(), source->catalog());
+  for (const TempDir* dir : {&first, &second}) {
+    const auto file = model_file(*dir, "mp_rank_00_model_states.pt");
+    EXPECT_TRUE(file.root().at("frozen_param_shapes").is_none());
+    EXPECT_TRUE(file.root().at("module").find("head"));
+    EXPECT_FALSE(file.root().at("module").find("embedding"));
+    EXPECT_EQ(file.root().at("shared_params").at("head").string(), "embedding");
+  }
+}
+
 TEST(DeepSpeedSink, Stage2LetsRanksOwnPaddingOnly) {
   TempDir dir;
   Catalog catalog;

@@ -21,13 +21,16 @@ inline constexpr std::string_view kDcpFolder = "dcp_folder";
 inline constexpr std::string_view kAdapterNames = "adapter_names";
 /// Modules that torch.compile had wrapped, which the names in the file tell: {library: list}.
 inline constexpr std::string_view kCompiledModules = "compiled_modules";
+/// True for a run of DeepSpeed that saves no frozen parameters: those that are there have a second
+/// name, which it does save, and are stored under that.
+inline constexpr std::string_view kSavesNoFrozen = "saves_no_frozen";
 
 /// The `__metadata__` of a safetensors file, and the keys of a GGUF file as {key: [type, value]}.
 inline constexpr std::string_view kSafetensorsMetadata = "metadata";
 inline constexpr std::string_view kGgufMetadata = "gguf";
 
 inline constexpr std::array kFileRecords = {kTorchArrangement, kDcpFolder, kAdapterNames,
-                                            kCompiledModules};
+                                            kCompiledModules, kSavesNoFrozen};
 
 /// Limits of a record that is one JSON text. A value may be nested 200 levels deep, and a level of
 /// a dict with pairs takes three of JSON.

@@ -306,6 +306,20 @@ void restore_members(const Json& own, Json& groups) {
   for (std::size_t g = 0; g < groups.size(); ++g) groups[g]["params"] = members[g];
 }
 
+/// Returns true when frozen parameters are in the module under their second names alone.
+bool saves_no_frozen(const ModelFile& model, const Catalog& catalog) {
+  if (!model.frozen_shapes.empty() || !model.frozen_fragments.empty()) return false;
+  return std::ranges::any_of(model.aliases, [&](const auto& each) {
+    const auto& [second, first] = each;
+    const bool is_turned = std::ranges::any_of(catalog.aliases, [&](const Alias& alias) {
+      return alias.fqn == first && alias.target == second;
+    });
+    return is_turned && std::ranges::any_of(catalog.tensors, [&](const TensorInfo& tensor) {
+             return tensor.frozen && tensor.fqn == second;
+           });
+  });
+}
+
 }  // namespace
 
 void take_run_facts(const ModelFile& model, Catalog& catalog) {
@@ -318,6 +332,7 @@ void take_run_facts(const ModelFile& model, Catalog& catalog) {
   catalog.producer = {{"library", "deepspeed"}};
   if (model.own.contains(kUncheckedInput)) catalog.producer[kUncheckedInput] = true;
   copy_file_records(model.own, catalog.producer);
+  if (saves_no_frozen(model, catalog)) catalog.producer[std::string(kSavesNoFrozen)] = true;
   if (!model.version.empty()) catalog.producer["version"] = model.version;
 }
 

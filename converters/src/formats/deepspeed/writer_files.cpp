@@ -44,7 +44,7 @@ void write_module(ArchiveDraft& file, const SavedRun& run, const ModelFile& what
     write_module_entry(file, entry, what.partitioned);
   }
   for (const auto& [name, entry] : run.model.aliases) {
-    if (is_elsewhere(name)) continue;
+    if (is_elsewhere(name) || run.model.is_unsaved(run.model.module[entry])) continue;
     file.pickle.str(name);
     write_module_entry(file, run.model.module[entry], what.partitioned);
   }
@@ -122,9 +122,11 @@ void write_shapes(ArchiveDraft& file, const SavedRun& run, const ModelFile& what
   file.pickle.str("shared_params");
   file.pickle.begin_dict();
   for (const auto& [name, entry] : run.model.aliases) {
-    if (run.model.module[entry].kind == Kind::Buffer) continue;
-    file.pickle.str(name);
-    file.pickle.str(run.model.module[entry].fqn);
+    const ModuleEntry& first = run.model.module[entry];
+    if (first.kind == Kind::Buffer) continue;
+    const bool is_turned = run.model.is_unsaved(first);
+    file.pickle.str(is_turned ? first.fqn : name);
+    file.pickle.str(is_turned ? name : first.fqn);
   }
   file.pickle.end_dict();
   write_frozen(file, run, "frozen_param_fragments",

@@ -5,6 +5,7 @@
 
 #include "containers/pickle_json.hpp"
 #include "core/adam_settings.hpp"
+#include "core/file_records.hpp"
 #include "formats/deepspeed/cpu_states.hpp"
 
 #include <fmt/format.h>
@@ -375,6 +376,8 @@ SinkModel describe_model(const Catalog& catalog) {
   }
   SinkModel model;
   model.precision = find_precision(catalog);
+  model.saves_no_frozen = catalog.producer.is_object() &&
+                          catalog.producer.value(std::string(kSavesNoFrozen), Json()) == true;
   const GatheredNames names = gather(catalog);
   Classifier classifier(catalog, model);
   for (const std::string& fqn : names.order) classifier.add(fqn, names.by_fqn.at(fqn));
@@ -399,22 +402,26 @@ bool is_scalar_state(const SinkModel& model, const std::string& name) {
 
 std::vector<std::string> note_left_out(const Catalog& catalog, const SinkModel& model,
                                        const std::vector<std::size_t>& left_out) {
+  constexpr const char* kFrozen = "frozen weights";
   std::map<std::string, std::pair<std::size_t, std::string>> by_state;
   for (const std::size_t i : left_out) {
     const TensorInfo& tensor = catalog.tensors[i];
-    auto& [count, first] = by_state[tensor.state];
+    const bool is_unsaved = tensor.frozen && model.saves_no_frozen;
+    auto& [count, first] = by_state[is_unsaved ? kFrozen : "state " + tensor.state];
     if (count++ == 0) first = tensor.label();
   }
+  const auto why = [&](const std::string& name) {
+    if (name == kFrozen)
+      return "the run saves no frozen parameters, and stage 3 has no other place for them";
+    const std::string state = name.substr(name.find(' ') + 1);
+    if (state == state::kWeights) return "DeepSpeed has the masters of such weights only";
+    if (is_scalar_state(model, state)) return "universal checkpoints hold no numbers of parameters";
+    return "there are no weights of these names";
+  };
   std::vector<std::string> notes;
-  for (const auto& [name, counted] : by_state) {
-    const auto& [count, first] = counted;
-    const bool rounded = name == state::kWeights, is_number = is_scalar_state(model, name);
-    notes.push_back(fmt::format("{} tensors of state {} are left out, {} first: {}", count, name,
-                                first,
-                                rounded     ? "DeepSpeed has the masters of such weights only"
-                                : is_number ? "universal checkpoints hold no numbers of parameters"
-                                            : "there are no weights of these names"));
-  }
+  for (const auto& [name, counted] : by_state)
+    notes.push_back(fmt::format("{} tensors of {} are left out, {} first: {}", counted.first, name,
+                                counted.second, why(name)));
   return notes;
 }
 

@@ -59,9 +59,16 @@ struct SinkModel {
   std::vector<ModuleEntry> module;                           ///< in model order
   std::vector<std::pair<std::string, std::size_t>> aliases;  ///< second name -> entry of `module`
   std::vector<std::string> notes;
+  bool saves_no_frozen = false;  ///< see kSavesNoFrozen
 
+  /// Returns true when the run saves frozen parameters.
   bool has_frozen() const {
-    return std::ranges::count(module, ModuleEntry::Kind::Frozen, &ModuleEntry::kind) > 0;
+    return !saves_no_frozen &&
+           std::ranges::count(module, ModuleEntry::Kind::Frozen, &ModuleEntry::kind) > 0;
+  }
+  /// Returns true for a second name of what a run without frozen parameters has under that name.
+  bool is_unsaved(const ModuleEntry& entry) const {
+    return saves_no_frozen && entry.kind == ModuleEntry::Kind::Frozen;
   }
 };
 
