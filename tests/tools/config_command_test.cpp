@@ -134,6 +134,16 @@ TEST_F(ConfigCommand, EstimatesFromACheckpoint) {
   const Json json = json_of({"estimate", UNISHARD_TEST_DATA "/golden/v1/global_step7"});
   EXPECT_GT(json["parameters"], 0);
   EXPECT_LE(json["largest_layer"], json["parameters"]);
+  EXPECT_FALSE(json.contains("is_adapter"));
+}
+
+TEST_F(ConfigCommand, AnEstimateOfAnAdapterSaysThatItsBaseIsNotCounted) {
+  const Path golden = UNISHARD_TEST_DATA "/golden/v1/global_step7";
+  const std::string adapter = file("adapter_config.json", R"({"peft_type": "LORA"})");
+  const std::string folder = Path(adapter).parent_path().string();
+  ASSERT_EQ(unishard({"zero_to_fp32", golden, folder + "/adapter_model.safetensors"}).status, 0);
+  EXPECT_EQ(json_of({"estimate", folder})["is_adapter"], true);
+  EXPECT_THAT(unishard({"estimate", folder}).out, HasSubstr("its base model"));
 }
 
 TEST_F(ConfigCommand, AnAutomaticNumberOfStepsIsThatOfTrainGpt) {

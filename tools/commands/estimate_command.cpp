@@ -34,7 +34,9 @@ tools::ModelSize size_of_file(const Path& file) {
 
 tools::ModelSize size_of_checkpoint(const Path& path) {
   const tools::Description description = tools::describe(posix_storage(), path, {}, {});
-  return tools::model_size_of_catalog(description.catalog);
+  tools::ModelSize size = tools::model_size_of_catalog(description.catalog);
+  size.is_adapter = posix_storage().kind(path / "adapter_config.json") == EntryKind::File;
+  return size;
 }
 
 /// A config.json, a folder that has one, or a checkpoint, which tells its size also where its

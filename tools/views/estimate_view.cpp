@@ -131,9 +131,13 @@ std::string configured_parts(const Estimate& all) {
 }  // namespace
 
 std::string estimate_text(const Estimate& all) {
-  std::string text = "ZeRO stage 2 (as DeepSpeed estimates it)\n" + stage2_table(all) +
-                     "\nZeRO stage 3 (as DeepSpeed estimates it)\n" + stage3_table(all) +
-                     "\nEvery stage as DeepSpeed counts it, memory of a device and of a node\n";
+  std::string text;
+  if (all.model.is_adapter)
+    text =
+        "note: this is an adapter; its base model, which each rank holds too, is not counted\n\n";
+  text += "ZeRO stage 2 (as DeepSpeed estimates it)\n" + stage2_table(all) +
+          "\nZeRO stage 3 (as DeepSpeed estimates it)\n" + stage3_table(all) +
+          "\nEvery stage as DeepSpeed counts it, memory of a device and of a node\n";
   for (const StageNeeds& needs : all.stages)
     text += fmt::format("  {:<47} {:>12} {:>12}\n", plan_name(needs), format_bytes(needs.device),
                         format_bytes(needs.host));
@@ -183,6 +187,7 @@ Json estimate_json(const Estimate& all) {
       {"stages", std::move(stages)},        {"ranks", std::move(ranks)},
       {"checkpoint_bytes", all.checkpoint}, {"save_seconds", all.save_seconds},
       {"weights_bytes", all.weights},       {"recommendation", all.recommendation}};
+  if (all.model.is_adapter) json["is_adapter"] = true;
   if (all.activations) json["activation_bytes"] = *all.activations;
   return json;
 }

@@ -18,6 +18,7 @@ struct ModelSize {
   std::uint64_t matrices = 0;  ///< parameters that Muon updates; 0 when they are not known
   // For activations; 0 when they are not known.
   std::uint64_t layers = 0, hidden = 0, vocabulary = 0;
+  bool is_adapter = false;  ///< alone: its base model is not counted
 };
 
 /// Returns the size of the model that transformers builds from a config.json.

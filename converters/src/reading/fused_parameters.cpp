@@ -39,6 +39,27 @@ constexpr std::array kJamba = {
     FusedRule{"feed_forward.experts.gate_up_proj", "feed_forward.experts.*.gate_proj.weight",
               "feed_forward.experts.*.up_proj.weight"},
     FusedRule{"feed_forward.experts.down_proj", "feed_forward.experts.*.down_proj.weight"}};
+constexpr std::array kLfm2 = {
+    FusedRule{"feed_forward.experts.gate_up_proj", "feed_forward.experts.*.w1.weight",
+              "feed_forward.experts.*.w3.weight"},
+    FusedRule{"feed_forward.experts.down_proj", "feed_forward.experts.*.w2.weight"}};
+constexpr std::array kMimo = {kGatedExperts[0], kGatedExperts[1],
+                              FusedRule{"self_attn.sinks", "self_attn.attention_sink_bias"}};
+constexpr std::array kHunyuan3 = {
+    kGatedExperts[0],
+    kGatedExperts[1],
+    FusedRule{"mlp.gate.weight", "mlp.router.gate.weight"},
+    FusedRule{"mlp.e_score_correction_bias", "mlp.expert_bias"},
+    FusedRule{"mlp.shared_experts.gate_proj.weight", "mlp.shared_mlp.gate_proj.weight"},
+    FusedRule{"mlp.shared_experts.up_proj.weight", "mlp.shared_mlp.up_proj.weight"},
+    FusedRule{"mlp.shared_experts.down_proj.weight", "mlp.shared_mlp.down_proj.weight"}};
+constexpr std::array kLaguna = {
+    kGatedExperts[0],
+    kGatedExperts[1],
+    FusedRule{"mlp.gate.e_score_correction_bias", "mlp.experts.e_score_correction_bias"},
+    FusedRule{"mlp.shared_experts.gate_proj.weight", "mlp.shared_expert.gate_proj.weight"},
+    FusedRule{"mlp.shared_experts.up_proj.weight", "mlp.shared_expert.up_proj.weight"},
+    FusedRule{"mlp.shared_experts.down_proj.weight", "mlp.shared_expert.down_proj.weight"}};
 constexpr std::array kNemotron = {
     FusedRule{"mixer.experts.up_proj", "mixer.experts.*.up_proj.weight"},
     FusedRule{"mixer.experts.down_proj", "mixer.experts.*.down_proj.weight"}};
@@ -50,12 +71,16 @@ struct FusedModel {
   std::span<const FusedRule> rules;
   std::string_view module_start = {}, file_start = {};  ///< of all names
 };
-constexpr std::array<FusedModel, 8> kFusedModels = {{
+constexpr std::array<FusedModel, 12> kFusedModels = {{
     {"qwen2_moe qwen3_moe qwen3_next olmoe flex_olmo deepseek_v2 deepseek_v3 glm4_moe "
      "glm4_moe_lite solar_open qwen3_5_moe qwen3_5_moe_text afmoe dots1 cohere2_moe "
      "glm_moe_dsa mellum deepseek_v32 glm4v_moe longcat_flash dots3_note_text qwen4_exp "
-     "qwen4_exp_text",
+     "qwen4_exp_text hunyuan_v1_moe",
      kGatedExperts},
+    {"lfm2_moe", kLfm2},
+    {"mimo_v2_flash", kMimo},
+    {"hy_v3", kHunyuan3},
+    {"laguna", kLaguna},
     {"exaone_moe", kExaone},
     {"mixtral minimax minimax_m2", kMixtral},
     {"phimoe", kPhi},

@@ -44,6 +44,7 @@ bool is_known_class(std::string_view model_type, std::string_view class_name) {
   constexpr std::string_view kText = "_text";  // of the text model in one with images
   const bool is_text = model_type.ends_with(kText);
   if (is_text) model_type.remove_suffix(kText.size());
+  if (model_type == "hunyuan_v1_moe") model_type = "hunyuan_moe_v1";  // HunYuanMoEV1ForCausalLM
   std::size_t at = 0;  // "gpt_neox" is called GPTNeoX
   for (const char c : model_type) {
     if (c == '_' || c == '-') continue;

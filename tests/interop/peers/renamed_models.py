@@ -21,7 +21,8 @@ from transformers.models.auto import modeling_auto
 
 SOME = """ViTForImageClassification DeiTModel Dinov2Model BeitForImageClassification SwinModel SegformerModel VideoMAEModel GPTNeoXForCausalLM
           DINOv3ViTModel LlamaForCausalLM BertModel T5Model GPT2LMHeadModel Qwen3MoeForCausalLM MixtralForCausalLM
-          ExaoneMoeForCausalLM LongcatFlashForCausalLM JambaForCausalLM MimoV2FlashForCausalLM""".split()
+          ExaoneMoeForCausalLM LongcatFlashForCausalLM JambaForCausalLM MiMoV2FlashForCausalLM HunYuanMoEV1ForCausalLM
+          Lfm2MoeForCausalLM HYV3ForCausalLM LagunaForCausalLM""".split()
 SMALL = {**dict.fromkeys(["hidden_size", "d_model", "n_embd", "moe_intermediate_size"], 32),
          **dict.fromkeys(["num_hidden_layers", "n_layer", "num_layers", "encoder_layers", "decoder_layers", "num_key_value_heads"], 2),
          **dict.fromkeys(["num_attention_heads", "n_head", "num_heads", "encoder_attention_heads", "decoder_attention_heads", "num_experts",
