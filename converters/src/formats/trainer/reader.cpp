@@ -330,16 +330,28 @@ void record_compiled(const dcp::StateDict& state, std::string_view library,
 }
 
 /// What the user may do where nothing tells of which parameters the numbers are.
-std::string_view undecided_hint(const OrderSource& order) {
+std::string undecided_hint(const OrderSource& order) {
+  constexpr std::string_view kTorchFile =
+      "a pytorch_model.bin in place of model.safetensors, which torch.save() writes of the model's "
+      "state_dict(), keeps the order";
   const bool is_known =
       order.is_file_order || !order.model_type || known_order(*order.model_type).has_value();
   if (!is_known)
-    return "model.safetensors does not keep the order of the model's parameters, and that of this "
-           "model_type is not known. A pytorch_model.bin in its place, which torch.save() writes "
-           "of the model's state_dict(), keeps it";
-  if (order.is_assumed) return "no order that is known of the model fits their shapes";
-  return "if the optimizer was given the parameters in the model's order, --assume-model-order "
-         "names them";
+    return fmt::format(
+        "model.safetensors does not keep the order of the model's parameters, and that of this "
+        "model_type is not known; {}",
+        kTorchFile);
+  if (order.is_assumed && order.is_file_order)
+    return "the order of the file fits no shapes of them";
+  if (order.is_assumed)
+    return fmt::format("no order that is known of the model fits their shapes; {}", kTorchFile);
+  if (order.is_file_order)
+    return "if the optimizer was given the parameters in the model's order, --assume-model-order "
+           "names them";
+  return fmt::format(
+      "if the optimizer was given the parameters in the model's order, --assume-model-order names "
+      "them where an order that is known fits; {}",
+      kTorchFile);
 }
 
 class Reader {
