@@ -115,6 +115,31 @@ TEST(DeepSpeedPipeline, StatesThatTiedModulesLeaveUnnamedAreLostByName) {
   EXPECT_EQ(compared, source->catalog().tensors.size());
 }
 
+Path tied_golden(const std::string& name) {
+  return Path(UNISHARD_TEST_DATA) / "golden/deepspeed" / name;
+}
+
+/// The last use of the module has a forward_fn, and so no file: the second stage's masters have the
+/// shapes that the first stage's file tells.
+TEST(DeepSpeedPipeline, ATiedModuleOfStage0HasTheShapesOfAnotherStagesFile) {
+  const auto source = open_source(posix_storage(), tied_golden("tied_stage0_bf16"));
+  const auto expected = open_source(posix_storage(), tied_golden("tied_stage0_bf16.safetensors"));
+  for (std::size_t i = 0; i < expected->catalog().tensors.size(); ++i) {
+    const std::string label = expected->catalog().tensors[i].fqn;
+    const auto found = counterpart(source->catalog(), label);
+    ASSERT_TRUE(found) << label;
+    EXPECT_TRUE(read_all(*source, *found) == read_all(*expected, i)) << label;
+    const std::string fqn = label.substr(0, label.find('|'));
+    for (const std::string_view moment : {state::kExpAvg, state::kExpAvgSq})
+      EXPECT_TRUE(source->catalog().find(fqn, moment)) << label;
+  }
+  EXPECT_EQ(expected->catalog().tensors.size(), 6u);
+  EXPECT_EQ(source->catalog().tensors.size(), 4 * 6u);
+  EXPECT_TRUE(source->notes().empty());
+  EXPECT_TRUE(source->losses().empty());
+  EXPECT_TRUE(source->remarks().empty());
+}
+
 /// No buffer tells of layer 6. The optimizer has more states than the other layers have parameters.
 TEST(DeepSpeedPipeline, AMissingLayerOfStage0IsALossOfWeights) {
   SKIP_WITHOUT_FIXTURES();

@@ -441,23 +441,30 @@ std::vector<std::string> tied_modules_without_layer(
   return names;
 }
 
-ShapeGroups shapes_of_stage(const StageFacts& stage, const std::vector<ModuleFile>& layers) {
-  std::unordered_map<std::string_view, const NamedView*> entries;
-  for (const ModuleFile& layer : layers) {
-    for (const NamedView& entry : layer.entries) entries.emplace(entry.name, &entry);
+ShapeGroups shapes_of_stage(const StageFacts& stage,
+                            const std::vector<std::vector<ModuleFile>>& layers) {
+  std::unordered_multimap<std::string_view, const NamedView*> entries;
+  for (const auto& of_stage : layers) {
+    for (const ModuleFile& layer : of_stage) {
+      for (const NamedView& entry : layer.entries) entries.emplace(entry.name, &entry);
+    }
   }
+  const auto shape_of = [&](const ToldParameter& told) {
+    if (told.shape) return *told.shape;
+    const auto [first, last] = entries.equal_range(told.fqn);
+    const auto found =
+        std::find_if(first, last, [&](const auto& entry) { return has_size(*entry.second, told); });
+    if (found == last) {
+      raise(ErrorCode::Unsupported,
+            fmt::format("{}: no layer has {}, and nothing else tells its shape", stage.file,
+                        unishard::quote(told.fqn)));
+    }
+    return found->second->view.shape;
+  };
   ShapeGroups shapes;
   for (const auto& group : *stage.groups) {
     auto& out = shapes.emplace_back();
-    for (const ToldParameter& told : group) {
-      const auto found = entries.find(told.fqn);
-      if (!told.shape && found == entries.end()) {
-        raise(ErrorCode::Unsupported,
-              fmt::format("{}: no layer has {}, and nothing else tells its shape", stage.file,
-                          unishard::quote(told.fqn)));
-      }
-      out.push_back({told.fqn, told.shape ? *told.shape : found->second->view.shape});
-    }
+    for (const ToldParameter& told : group) out.push_back({told.fqn, shape_of(told)});
   }
   return shapes;
 }

@@ -443,7 +443,7 @@ class PipelineReader {
       input.module = layers[stage];
       input.unnamed_states = unnamed;
       if (facts[stage].groups && !facts[stage].has_shapes)
-        input.shapes = shapes_of_stage(facts[stage], layers[stage]);
+        input.shapes = shapes_of_stage(facts[stage], layers);
       stages.push_back(read_rank(storage_, pool_, input, notes_));
     }
     return stages;
