@@ -140,6 +140,23 @@ TEST(DeepSpeedPipeline, ATiedModuleOfStage0HasTheShapesOfAnotherStagesFile) {
   EXPECT_TRUE(source->remarks().empty());
 }
 
+/// A tied module without a forward_fn has a file for each of its layers, and states of each stage.
+TEST(DeepSpeedPipeline, FilesOfATiedModuleOfStage0HaveTheirStates) {
+  const auto told = testing::Contains(testing::HasSubstr("have no states in the optimizer"));
+  const Path golden = tied_golden("tied_stage0_fp32");
+  EXPECT_THAT(open_source(posix_storage(), golden)->notes(), testing::Not(told));
+  const test::TempDir folder;
+  test::copy_folder(golden, folder.path() / "run");
+  const Path tag = folder.path() / "run/global_step2";
+  const std::string left = "layer_04-model_states.pt", last = "layer_03-model_states.pt";
+  std::string bytes = test::read_file(tag / last);
+  for (std::size_t at = bytes.find("layer_03-"); at != std::string::npos;
+       at = bytes.find("layer_03-", at + 1))
+    bytes[at + 7] = '4';
+  test::write_file(tag / left, bytes);
+  EXPECT_THAT(open_source(posix_storage(), folder.path() / "run")->notes(), told);
+}
+
 /// No buffer tells of layer 6. The optimizer has more states than the other layers have parameters.
 TEST(DeepSpeedPipeline, AMissingLayerOfStage0IsALossOfWeights) {
   SKIP_WITHOUT_FIXTURES();

@@ -41,6 +41,10 @@ void check_told_layers(const std::vector<ModuleFile>& layers, const std::vector<
 /// Returns the shapes of each layer's parameters.
 std::vector<std::vector<Shape>> parameter_shapes(const std::vector<ModuleFile>& layers,
                                                  const std::vector<StageFacts>& stages);
+/// Returns the shapes of the parameters of layers that have one with the name and the beginning of
+/// an earlier layer's, other than of one value, as the second file of a tied module does.
+std::vector<Shape> repeated_parameters(const std::vector<ModuleFile>& layers,
+                                       const std::vector<StageFacts>& stages);
 
 /// Returns the layers by stage, with whole names. `layers` have local names and ascending numbers.
 /// A tied module is in the first layer of each stage that has its tensors.
