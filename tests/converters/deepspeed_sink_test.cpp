@@ -1,5 +1,6 @@
 // What we write for DeepSpeed: the layout of the files, and the way back through our own reader.
 // Whether DeepSpeed itself takes it: tests/interop/peers/deepspeed_accepts.py.
+#include "unishard/converters/cut_patterns.hpp"
 #include "unishard/converters/registry.hpp"
 #include "unishard/converters/sink.hpp"
 #include "unishard/format/error.hpp"
@@ -634,6 +635,21 @@ TEST(DeepSpeedSink, CutsTensorsForTensorParallelRanks) {
     sink->commit();
     EXPECT_EQ(first_difference(source, dir.path()), "");
   }
+}
+
+/// ds_to_universal asks for as many widths as there are ranks.
+TEST(DeepSpeedSink, AWholeRunHasTheWidthsOfOneRank) {
+  Catalog catalog = small_model(1, 1);
+  const Json sub = {{"patterns", {"^a$"}}, {"shape", {{3, 2}, -1}}, {"partition_dim", 0}};
+  catalog.client_state = {{kCutPatterns,
+                           {{"universal_checkpoint_version", 0.4},
+                            {"parameter_with_sub_params", Json::array({sub})},
+                            {"sub_param_shard_widths", {{"^a$", {{2, 1}, {1, 1}}}}}}}};
+  const TempDir dir;
+  write(dir.path(), catalog);
+  const auto source = open_source(posix_storage(), dir.path());
+  EXPECT_EQ(source->catalog().client_state[kCutPatterns]["sub_param_shard_widths"],
+            (Json{{"^a$", {{3}, {2}}}}));
 }
 
 TEST(DeepSpeedSink, RefusesTensorsThatRanksCannotShare) {
