@@ -253,5 +253,42 @@ TEST(DeepSpeedExperts, AFileOfAnotherLayersExpertsIsRefused) {
               Fails(ErrorCode::Corrupt, {expert_file(1, 1), "expert 1 of layer 1"}));
 }
 
+/// The groups with experts tell how many ranks share them; without that no state has a name.
+TEST(DeepSpeedExperts, AnOptimizerOfStage0WithoutGroupsOfExpertsIsALoss) {
+  SKIP_WITHOUT_FIXTURES();
+  const Json group = {{"params", {0, 1}}, {"lr", 0.1}, {"name", "ep_size_2"}};
+  const Json state = {{"state", Json::object()}, {"param_groups", Json::array({group})}};
+  const Json empty = {{"state", Json::object()}, {"param_groups", Json::array()}};
+  const std::map<std::string, Json> optimizers = {
+      {"is one of experts", state}, {"one of experts (moe", empty}, {"has none, and", nullptr}};
+  for (const std::string name : {"moe_ep2_stage0_fp32", "moe_ep2_stage0_bf16"}) {
+    for (const auto& [words, optimizer] : optimizers) {
+      SCOPED_TRACE(name + ": " + words);
+      const CopiedRun run(name);
+      for (int rank = 0; rank < 2; ++rank) {
+        const Path file = run.file(fmt::format("expp_rank_{}_mp_rank_00_optim_states.pt", rank));
+        fs::remove(file);
+        save_torch(file, {{"optimizer", optimizer}}, {});
+      }
+      const Losses losses = run.open()->losses();
+      ASSERT_EQ(losses.size(), 1u);
+      EXPECT_EQ(losses[0].role, Role::Optimizer);
+      EXPECT_THAT(losses[0].why, testing::HasSubstr(words));
+    }
+  }
+}
+
+TEST(DeepSpeedExperts, AnOptimizerOfSomeExpertRanksOnlyIsRefused) {
+  SKIP_WITHOUT_FIXTURES();
+  for (const int rank : {0, 1}) {
+    const CopiedRun run("moe_ep2_stage0_fp32");
+    const std::string file = fmt::format("expp_rank_{}_mp_rank_00_optim_states.pt", rank);
+    fs::remove(run.file(file));
+    save_torch(run.file(file), {{"optimizer", nullptr}}, {});
+    EXPECT_THAT(error_of([&] { run.open(); }),
+                Fails(ErrorCode::Corrupt, {file, "only one has an optimizer"}));
+  }
+}
+
 }  // namespace
 }  // namespace unishard::converters
