@@ -845,5 +845,14 @@ TEST(DeepSpeedTensorParallel, MomentsThatAreAnotherRanksAreSaid) {
   EXPECT_THAT(notes_with(0, 0), testing::IsEmpty());
 }
 
+TEST(DeepSpeedTensorParallel, TwoModelFilesOfOneRankAreRefused) {
+  SKIP_WITHOUT_FIXTURES();
+  const CopiedRun run("autotp2_stage0_fp32");
+  fs::copy_file(run.file("mp_rank_01_model_states.pt"), run.file("mp_rank_001_model_states.pt"));
+  EXPECT_THAT(error_of([&] { run.open(); }),
+              Fails(ErrorCode::Corrupt, {"mp_rank_01_model_states.pt",
+                                         "mp_rank_001_model_states.pt", "mixes two saves"}));
+}
+
 }  // namespace
 }  // namespace unishard::converters
