@@ -675,6 +675,24 @@ TEST(DeepSpeedSink, RefusesTensorsThatRanksCannotShare) {
   refused("original_vocab_size", 6, "it has 7 rows, and original_vocab_size is 6");
 }
 
+TEST(DeepSpeedSink, SaysWhyAPipelineOf16BitsIsNotWrittenAtStage0) {
+  const auto refused = [](DType dtype, const std::string& words) {
+    Catalog catalog;
+    for (const char* fqn : {"0.w", "1.w"}) {
+      add_parameter(catalog, fqn, {2, 2});
+      catalog.tensors.push_back(tensor(fqn, "weights", {2, 2}, dtype));
+    }
+    catalog.world_size = 2;
+    const TempDir dir;
+    const Output output{
+        .format = "deepspeed", .path = dir.path(), .tag = "tag", .parallel = {.stages = 2}};
+    EXPECT_THAT(test::error_of([&] { make_sink(posix_storage(), output, catalog); }),
+                test::Fails(ErrorCode::Unsupported, {"16-bit weights at stage 0", words}));
+  };
+  refused(DType::BFloat16, "DeepSpeed does not load");
+  refused(DType::Float16, "in float16, its fp32 masters have no names");
+}
+
 TEST(DeepSpeedSink, RefusesNumbersOfParametersForTensorParallelRanks) {
   TempDir dir;
   Catalog catalog = tensor_parallel_model(2, 1);
