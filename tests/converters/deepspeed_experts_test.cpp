@@ -290,5 +290,41 @@ TEST(DeepSpeedExperts, AnOptimizerOfSomeExpertRanksOnlyIsRefused) {
   }
 }
 
+/// Rank 1 has the experts 2 and 3 of layer 0.
+TEST(DeepSpeedExperts, MomentsThatAreAnotherRanksAreSaid) {
+  SKIP_WITHOUT_FIXTURES();
+  const CopiedRun run("moe_ep2_stage2_fp32_two_layers");
+  const Path file = run.file("zero_pp_rank_1_mp_rank_00_optim_states.pt");
+  std::string content = test::read_file(file);
+  const auto source = open_case("moe_ep2_stage2_fp32_two_layers");
+  const auto bytes_of = [&](std::size_t tensor) {
+    const std::vector<std::byte> bytes = read_all(*source, tensor);
+    return std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  };
+  std::size_t replaced = 0;
+  for (const char* expert : {"0", "1"}) {
+    for (const std::string local : {".up.weight", ".up.bias", ".down.weight"}) {
+      const std::string prefix = "moes.0.deepspeed_moe.experts.deepspeed_experts.";
+      const std::string other = std::to_string(std::stoi(expert) + 2);
+      for (const std::string_view moment : {state::kExpAvg, state::kExpAvgSq}) {
+        const Catalog& catalog = source->catalog();
+        const std::string from = bytes_of(catalog.find(prefix + expert + local, moment).value());
+        const std::string to = bytes_of(catalog.find(prefix + other + local, moment).value());
+        const std::size_t at = content.find(to);
+        if (at == std::string::npos) continue;
+        content.replace(at, to.size(), from);
+        ++replaced;
+      }
+    }
+  }
+  EXPECT_EQ(replaced, 12u);
+  EXPECT_TRUE(run.open()->notes().empty());
+  test::write_file(file, content);
+  EXPECT_THAT(run.open()->notes(),
+              testing::ElementsAre(testing::AllOf(
+                  testing::HasSubstr("12 moments of experts, first exp_avg of"),
+                  testing::HasSubstr("deepspeed_experts.2.up"), testing::HasSubstr("another's"))));
+}
+
 }  // namespace
 }  // namespace unishard::converters
