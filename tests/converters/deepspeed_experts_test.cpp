@@ -253,5 +253,78 @@ TEST(DeepSpeedExperts, AFileOfAnotherLayersExpertsIsRefused) {
               Fails(ErrorCode::Corrupt, {expert_file(1, 1), "expert 1 of layer 1"}));
 }
 
+/// The groups with experts tell how many ranks share them; without that no state has a name.
+TEST(DeepSpeedExperts, AnOptimizerOfStage0WithoutGroupsOfExpertsIsALoss) {
+  SKIP_WITHOUT_FIXTURES();
+  const Json group = {{"params", {0, 1}}, {"lr", 0.1}, {"name", "ep_size_2"}};
+  const Json state = {{"state", Json::object()}, {"param_groups", Json::array({group})}};
+  const Json empty = {{"state", Json::object()}, {"param_groups", Json::array()}};
+  const std::map<std::string, Json> optimizers = {
+      {"is one of experts", state}, {"one of experts (moe", empty}, {"has none, and", nullptr}};
+  for (const std::string name : {"moe_ep2_stage0_fp32", "moe_ep2_stage0_bf16"}) {
+    for (const auto& [words, optimizer] : optimizers) {
+      SCOPED_TRACE(name + ": " + words);
+      const CopiedRun run(name);
+      for (int rank = 0; rank < 2; ++rank) {
+        const Path file = run.file(fmt::format("expp_rank_{}_mp_rank_00_optim_states.pt", rank));
+        fs::remove(file);
+        save_torch(file, {{"optimizer", optimizer}}, {});
+      }
+      const Losses losses = run.open()->losses();
+      ASSERT_EQ(losses.size(), 1u);
+      EXPECT_EQ(losses[0].role, Role::Optimizer);
+      EXPECT_THAT(losses[0].why, testing::HasSubstr(words));
+    }
+  }
+}
+
+TEST(DeepSpeedExperts, AnOptimizerOfSomeExpertRanksOnlyIsRefused) {
+  SKIP_WITHOUT_FIXTURES();
+  for (const int rank : {0, 1}) {
+    const CopiedRun run("moe_ep2_stage0_fp32");
+    const std::string file = fmt::format("expp_rank_{}_mp_rank_00_optim_states.pt", rank);
+    fs::remove(run.file(file));
+    save_torch(run.file(file), {{"optimizer", nullptr}}, {});
+    EXPECT_THAT(error_of([&] { run.open(); }),
+                Fails(ErrorCode::Corrupt, {file, "only one has an optimizer"}));
+  }
+}
+
+/// Rank 1 has the experts 2 and 3 of layer 0.
+TEST(DeepSpeedExperts, MomentsThatAreAnotherRanksAreSaid) {
+  SKIP_WITHOUT_FIXTURES();
+  const CopiedRun run("moe_ep2_stage2_fp32_two_layers");
+  const Path file = run.file("zero_pp_rank_1_mp_rank_00_optim_states.pt");
+  std::string content = test::read_file(file);
+  const auto source = open_case("moe_ep2_stage2_fp32_two_layers");
+  const auto bytes_of = [&](std::size_t tensor) {
+    const std::vector<std::byte> bytes = read_all(*source, tensor);
+    return std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  };
+  std::size_t replaced = 0;
+  for (const char* expert : {"0", "1"}) {
+    for (const std::string local : {".up.weight", ".up.bias", ".down.weight"}) {
+      const std::string prefix = "moes.0.deepspeed_moe.experts.deepspeed_experts.";
+      const std::string other = std::to_string(std::stoi(expert) + 2);
+      for (const std::string_view moment : {state::kExpAvg, state::kExpAvgSq}) {
+        const Catalog& catalog = source->catalog();
+        const std::string from = bytes_of(catalog.find(prefix + expert + local, moment).value());
+        const std::string to = bytes_of(catalog.find(prefix + other + local, moment).value());
+        const std::size_t at = content.find(to);
+        if (at == std::string::npos) continue;
+        content.replace(at, to.size(), from);
+        ++replaced;
+      }
+    }
+  }
+  EXPECT_EQ(replaced, 12u);
+  EXPECT_TRUE(run.open()->notes().empty());
+  test::write_file(file, content);
+  EXPECT_THAT(run.open()->notes(),
+              testing::ElementsAre(testing::AllOf(
+                  testing::HasSubstr("12 moments of experts, first exp_avg of"),
+                  testing::HasSubstr("deepspeed_experts.2.up"), testing::HasSubstr("another's"))));
+}
+
 }  // namespace
 }  // namespace unishard::converters

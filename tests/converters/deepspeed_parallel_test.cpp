@@ -309,7 +309,7 @@ TEST(DeepSpeedTensorParallel, AMissingOrStrayFileIsNamed) {
 
 // ---- Small runs of two ranks, written here. Tensors have the values of their names.
 
-/// A run of two tensor-parallel ranks without optimizer.
+/// A run of two tensor-parallel ranks, without optimizer unless `optimizer` is one.
 class TwoRanks {
  public:
   void add(const std::string& name, const Made& first, const Made& second) {
@@ -324,16 +324,20 @@ class TwoRanks {
       fs::remove(file);
       Json module = Json::object();
       for (const auto& [name, made] : ranks_[rank]) module[name] = tensor(name);
-      const Json model = {{"module", module},     {"buffer_names", buffers},
-                          {"optimizer", nullptr}, {"global_steps", 1},
-                          {"skipped_steps", 0},   {"dp_world_size", 1},
-                          {"mp_world_size", 2},   {"universal_checkpoint_info", infos[rank]}};
-      save_torch(file, model, ranks_[rank]);
+      const Json model = {{"module", module},       {"buffer_names", buffers},
+                          {"optimizer", optimizer}, {"global_steps", 1},
+                          {"skipped_steps", 0},     {"dp_world_size", 1},
+                          {"mp_world_size", 2},     {"universal_checkpoint_info", infos[rank]}};
+      std::map<std::string, Made> tensors = ranks_[rank];
+      tensors.insert(states[rank].begin(), states[rank].end());
+      save_torch(file, model, tensors);
     }
     return open_source(posix_storage(), folder_.path());
   }
 
   Json buffers = Json::array();
+  Json optimizer = nullptr;
+  std::array<std::map<std::string, Made>, 2> states;  ///< tensors that `optimizer` names
 
  private:
   test::TempDir folder_;
@@ -799,6 +803,55 @@ TEST(DeepSpeedTensorParallel, AFileSavedAgainUnderAnotherRanksNameIsSaid) {
                     testing::HasSubstr("on ranks 0 and 1, have the same values in different parts"),
                     testing::HasSubstr("may be another's under a wrong name"))));
   }
+}
+
+/// Adam's states of the parameters "a" and "b", each with the values of its name's rank.
+void add_moments(TwoRanks& run, float of_first, float of_second) {
+  Json pairs = Json::array();
+  for (const auto& [number, shape] : std::map<int, Shape>{{0, {2, 2}}, {1, {3, 2}}}) {
+    Json states = {{"step", 1}};
+    for (const std::string moment : {"exp_avg", "exp_avg_sq"}) {
+      const std::string name = moment + std::to_string(number);
+      states[moment] = tensor(name);
+      for (std::size_t rank = 0; rank < 2; ++rank) {
+        std::vector<float> values(element_count(shape), rank == 0 ? of_first : of_second);
+        for (std::size_t i = 0; i < values.size() && values[i] != 0; ++i)
+          values[i] += static_cast<float>(i);
+        run.states[rank][name] = floats(shape, values);
+      }
+    }
+    pairs.push_back(Json::array({number, states}));
+  }
+  run.optimizer = {{"state", {{"$type", "builtins.dict"}, {"pairs", pairs}}},
+                   {"param_groups", Json::array({{{"params", {0, 1}}, {"lr", 0.1}}})}};
+}
+
+/// A rank's moments under another's name show by nothing but their values: the weights differ.
+TEST(DeepSpeedTensorParallel, MomentsThatAreAnotherRanksAreSaid) {
+  const auto notes_with = [](float of_first, float of_second) {
+    TwoRanks run;
+    run.add("a", floats({2, 2}, {1, 2, 3, 4}), floats({2, 2}, {5, 6, 7, 8}));
+    run.add("b", floats({3, 2}, {1, 2, 3, 4, 5, 6}), floats({3, 2}, {7, 8, 9, 10, 11, 12}));
+    add_moments(run, of_first, of_second);
+    const auto source = run.open({{"parameter_with_row_parallelism_patterns", {"a"}}});
+    EXPECT_TRUE(source->catalog().find("a", state::kExpAvg).has_value());
+    return notes_of(*source);
+  };
+  const auto told = testing::Contains(testing::AllOf(
+      testing::HasSubstr("4 moments of the optimizer, first a [exp_avg]"),
+      testing::HasSubstr("on ranks 0 and 1"), testing::HasSubstr("moments may be another's")));
+  EXPECT_THAT(notes_with(1, 1), told);
+  EXPECT_THAT(notes_with(1, 2), testing::IsEmpty());
+  EXPECT_THAT(notes_with(0, 0), testing::IsEmpty());
+}
+
+TEST(DeepSpeedTensorParallel, TwoModelFilesOfOneRankAreRefused) {
+  SKIP_WITHOUT_FIXTURES();
+  const CopiedRun run("autotp2_stage0_fp32");
+  fs::copy_file(run.file("mp_rank_01_model_states.pt"), run.file("mp_rank_001_model_states.pt"));
+  EXPECT_THAT(error_of([&] { run.open(); }),
+              Fails(ErrorCode::Corrupt, {"mp_rank_01_model_states.pt",
+                                         "mp_rank_001_model_states.pt", "mixes two saves"}));
 }
 
 }  // namespace

@@ -115,6 +115,48 @@ TEST(DeepSpeedPipeline, StatesThatTiedModulesLeaveUnnamedAreLostByName) {
   EXPECT_EQ(compared, source->catalog().tensors.size());
 }
 
+Path tied_golden(const std::string& name) {
+  return Path(UNISHARD_TEST_DATA) / "golden/deepspeed" / name;
+}
+
+/// The last use of the module has a forward_fn, and so no file: the second stage's masters have the
+/// shapes that the first stage's file tells.
+TEST(DeepSpeedPipeline, ATiedModuleOfStage0HasTheShapesOfAnotherStagesFile) {
+  const auto source = open_source(posix_storage(), tied_golden("tied_stage0_bf16"));
+  const auto expected = open_source(posix_storage(), tied_golden("tied_stage0_bf16.safetensors"));
+  for (std::size_t i = 0; i < expected->catalog().tensors.size(); ++i) {
+    const std::string label = expected->catalog().tensors[i].fqn;
+    const auto found = counterpart(source->catalog(), label);
+    ASSERT_TRUE(found) << label;
+    EXPECT_TRUE(read_all(*source, *found) == read_all(*expected, i)) << label;
+    const std::string fqn = label.substr(0, label.find('|'));
+    for (const std::string_view moment : {state::kExpAvg, state::kExpAvgSq})
+      EXPECT_TRUE(source->catalog().find(fqn, moment)) << label;
+  }
+  EXPECT_EQ(expected->catalog().tensors.size(), 6u);
+  EXPECT_EQ(source->catalog().tensors.size(), 4 * 6u);
+  EXPECT_TRUE(source->notes().empty());
+  EXPECT_TRUE(source->losses().empty());
+  EXPECT_TRUE(source->remarks().empty());
+}
+
+/// A tied module without a forward_fn has a file for each of its layers, and states of each stage.
+TEST(DeepSpeedPipeline, FilesOfATiedModuleOfStage0HaveTheirStates) {
+  const auto told = testing::Contains(testing::HasSubstr("have no states in the optimizer"));
+  const Path golden = tied_golden("tied_stage0_fp32");
+  EXPECT_THAT(open_source(posix_storage(), golden)->notes(), testing::Not(told));
+  const test::TempDir folder;
+  test::copy_folder(golden, folder.path() / "run");
+  const Path tag = folder.path() / "run/global_step2";
+  const std::string left = "layer_04-model_states.pt", last = "layer_03-model_states.pt";
+  std::string bytes = test::read_file(tag / last);
+  for (std::size_t at = bytes.find("layer_03-"); at != std::string::npos;
+       at = bytes.find("layer_03-", at + 1))
+    bytes[at + 7] = '4';
+  test::write_file(tag / left, bytes);
+  EXPECT_THAT(open_source(posix_storage(), folder.path() / "run")->notes(), told);
+}
+
 /// No buffer tells of layer 6. The optimizer has more states than the other layers have parameters.
 TEST(DeepSpeedPipeline, AMissingLayerOfStage0IsALossOfWeights) {
   SKIP_WITHOUT_FIXTURES();

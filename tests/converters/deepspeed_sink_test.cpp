@@ -1,5 +1,6 @@
 // What we write for DeepSpeed: the layout of the files, and the way back through our own reader.
 // Whether DeepSpeed itself takes it: tests/interop/peers/deepspeed_accepts.py.
+#include "unishard/converters/cut_patterns.hpp"
 #include "unishard/converters/registry.hpp"
 #include "unishard/converters/sink.hpp"
 #include "unishard/format/error.hpp"
@@ -657,6 +658,21 @@ TEST(DeepSpeedSink, CutsTensorsForTensorParallelRanks) {
   }
 }
 
+/// ds_to_universal asks for as many widths as there are ranks.
+TEST(DeepSpeedSink, AWholeRunHasTheWidthsOfOneRank) {
+  Catalog catalog = small_model(1, 1);
+  const Json sub = {{"patterns", {"^a$"}}, {"shape", {{3, 2}, -1}}, {"partition_dim", 0}};
+  catalog.client_state = {{kCutPatterns,
+                           {{"universal_checkpoint_version", 0.4},
+                            {"parameter_with_sub_params", Json::array({sub})},
+                            {"sub_param_shard_widths", {{"^a$", {{2, 1}, {1, 1}}}}}}}};
+  const TempDir dir;
+  write(dir.path(), catalog);
+  const auto source = open_source(posix_storage(), dir.path());
+  EXPECT_EQ(source->catalog().client_state[kCutPatterns]["sub_param_shard_widths"],
+            (Json{{"^a$", {{3}, {2}}}}));
+}
+
 TEST(DeepSpeedSink, RefusesTensorsThatRanksCannotShare) {
   TempDir dir;
   const auto refused = [&](const std::string& key, const Json& value, const std::string& words) {
@@ -678,6 +694,24 @@ TEST(DeepSpeedSink, RefusesTensorsThatRanksCannotShare) {
   refused("parameter_with_sub_params", heads({-1, 3}, 1), "another dimension than the first");
   refused("parameter_with_sub_params", heads(Json::array({2}), 0), "1 dimensions, and it has 2");
   refused("original_vocab_size", 6, "it has 7 rows, and original_vocab_size is 6");
+}
+
+TEST(DeepSpeedSink, SaysWhyAPipelineOf16BitsIsNotWrittenAtStage0) {
+  const auto refused = [](DType dtype, const std::string& words) {
+    Catalog catalog;
+    for (const char* fqn : {"0.w", "1.w"}) {
+      add_parameter(catalog, fqn, {2, 2});
+      catalog.tensors.push_back(tensor(fqn, "weights", {2, 2}, dtype));
+    }
+    catalog.world_size = 2;
+    const TempDir dir;
+    const Output output{
+        .format = "deepspeed", .path = dir.path(), .tag = "tag", .parallel = {.stages = 2}};
+    EXPECT_THAT(test::error_of([&] { make_sink(posix_storage(), output, catalog); }),
+                test::Fails(ErrorCode::Unsupported, {"16-bit weights at stage 0", words}));
+  };
+  refused(DType::BFloat16, "DeepSpeed does not load");
+  refused(DType::Float16, "in float16, its fp32 masters have no names");
 }
 
 TEST(DeepSpeedSink, RefusesNumbersOfParametersForTensorParallelRanks) {

@@ -129,6 +129,22 @@ TEST_F(StateDoubts, AMomentUnderAnotherNameIsMissed) {
   EXPECT_THAT(doubts(), IsEmpty());
 }
 
+TEST_F(StateDoubts, TheSecondMomentUnderAnotherNameIsMissedToo) {
+  tensor("b", "exp_avg_sq").state = "exp_avg_sqx";
+  tensor("c", "exp_avg_sq").state = "exp_avg_sqx";
+  EXPECT_THAT(doubts(), ElementsAre(HasSubstr("b [exp_avg_sq], c [exp_avg_sq]")));
+  tensor("b", "exp_avg_sqx").shape = tensor("c", "exp_avg_sqx").shape = {6};
+  EXPECT_THAT(doubts(), IsEmpty()) << "as a factored moment has it";
+}
+
+TEST_F(StateDoubts, AMomentOfAdamThatIsRenamedForAllParametersIsMissed) {
+  for (const char* fqn : {"a", "b", "c"}) tensor(fqn, "exp_avg").state = "exp_avg_fast";
+  catalog_.step = 3;
+  EXPECT_THAT(doubts(), IsEmpty()) << "other optimizers have such names";
+  catalog_.groups[0].update({{"betas", {0.9, 0.99}}, {"eps", 1e-8}, {"amsgrad", false}});
+  EXPECT_THAT(doubts(), ElementsAre(HasSubstr("group 0 has \"exp_avg_fast\" instead of exp_avg")));
+}
+
 TEST_F(StateDoubts, EachParameterOfAdamHasBothMoments) {
   drop("b", "exp_avg_sq");
   drop("c", "exp_avg_sq");

@@ -2,6 +2,7 @@
 
 #include "unishard/converters/extra_state.hpp"
 #include "unishard/converters/optimizer_scalars.hpp"
+#include "unishard/format/error.hpp"
 #include "unishard/format/text.hpp"
 
 #include "core/adam_settings.hpp"
@@ -195,7 +196,9 @@ class Doubts {
     for (const auto& [fqn, parameter] : parameters_) {
       if (parameter.states.empty()) continue;
       groups[parameter.group].push_back(fqn);
-      for (const auto& [name, tensor] : parameter.states) states[parameter.group].insert(name);
+      for (const auto& [name, tensor] : parameter.states) {
+        if (!is_renamed_moment(parameter, name)) states[parameter.group].insert(name);
+      }
     }
     std::erase_if(groups, [&](const auto& each) {
       std::set<std::string_view> others = states.at(each.first);
@@ -204,6 +207,31 @@ class Doubts {
       return !has_both || !others.empty();
     });
     return groups;
+  }
+
+  /// Returns the moment whose name a state's begins with: that of "exp_avg_sqx" is exp_avg_sq.
+  static std::string_view moment_in(std::string_view name) {
+    if (name.starts_with(state::kExpAvgSq)) return state::kExpAvgSq;
+    return name.starts_with(state::kExpAvg) ? state::kExpAvg : std::string_view();
+  }
+
+  /// Returns whether a state stands for a moment that its parameter lacks. Factored moments have
+  /// other shapes.
+  static bool is_renamed_moment(const Parameter& parameter, std::string_view name) {
+    const std::string_view moment = moment_in(name);
+    const TensorInfo* const whole = whole_of(parameter);
+    return !moment.empty() && !parameter.states.contains(moment) && whole != nullptr &&
+           parameter.states.at(name)->shape == whole->shape;
+  }
+
+  /// Returns a state of a group that begins with the name of a moment that the group lacks; empty
+  /// where there is none.
+  static std::string_view renamed_moment(const std::set<std::string_view>& states) {
+    const auto found = std::ranges::find_if(states, [&](std::string_view name) {
+      const std::string_view moment = moment_in(name);
+      return !moment.empty() && !states.contains(moment);
+    });
+    return found == states.end() ? std::string_view() : *found;
   }
 
   /// A parameter with a state that those with the moment lack has another kind of optimizer, unless
@@ -248,8 +276,12 @@ class Doubts {
       const bool is_half = known.size() == 1 &&
                            (*known.begin() == state::kExpAvg || *known.begin() == state::kExpAvgSq);
       if (has_settings_of_adam(group)) has_adam = true;
+      const std::string_view renamed = renamed_moment(known);
       if (has_settings_of_adam(group) && is_half)
         names.push_back(fmt::format("group {} has {} alone", number, *known.begin()));
+      else if (has_settings_of_adam(group) && !renamed.empty())
+        names.push_back(fmt::format("group {} has {} instead of {}", number, quote(renamed),
+                                    moment_in(renamed)));
       ++number;
     }
     say(names, "Adam keeps exp_avg and exp_avg_sq, and one of them is gone for all parameters");

@@ -34,7 +34,7 @@ struct RuleSegment {
   Rule rule;
 };
 
-/// Where the rounding of new weights is written as well: bfloat16 or float16; null for nowhere.
+/// An array that gets the rounding of new weights, bfloat16 or float16; null for none.
 struct RoundedArray {
   void* values = nullptr;
   bool is_bfloat16 = false;

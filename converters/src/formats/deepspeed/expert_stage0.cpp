@@ -31,7 +31,11 @@ class ExpertStage0 {
   Stage0Optimizer read() {
     const TorchFile first = open(experts_.optimizers.front().second);
     const std::set<std::uint64_t> sizes = sizes_of(first);
-    if (sizes.empty()) return {};
+    check_alike(first);
+    if (sizes.empty()) {
+      lose_without_sizes(first);
+      return {};
+    }
     check_complete(Path(first.name()).parent_path(), experts_.optimizers, *sizes.rbegin(),
                    "expert-parallel optimizer", "the name ep_size_N of a parameter group");
     if (sizes.size() > 1) {
@@ -49,6 +53,35 @@ class ExpertStage0 {
   TorchFile open(const Path& path) const { return open_rank_file(pool_, path); }
 
   void lose(std::string why) { notes_.lose({Role::Optimizer, "optimizer", std::move(why)}); }
+
+  static bool has_optimizer(const TorchFile& file) {
+    return present(file.root(), "optimizer").has_value();
+  }
+
+  /// Checks that all ranks have an optimizer, or none.
+  void check_alike(const TorchFile& first) const {
+    for (const auto& [rank, path] : experts_.optimizers) {
+      const TorchFile file = open(path);
+      if (has_optimizer(file) != has_optimizer(first))
+        raise_two_saves(first.name(), file.name(), "only one has an optimizer");
+    }
+  }
+
+  /// Without the number of expert ranks, no state has a name. A run without an optimizer has none
+  /// in the model file either.
+  void lose_without_sizes(const TorchFile& first) {
+    if (has_optimizer(first)) {
+      lose(
+          fmt::format("no parameter group in {} is one of experts (moe, and a name ep_size_N): "
+                      "nothing tells which states are those of the experts",
+                      first.name()));
+    } else if (has_optimizer(file_)) {
+      lose(
+          fmt::format("{} has none, and {} has that of the first rank: the states of the experts "
+                      "are gone, and the others have no names without them",
+                      first.name(), file_.name()));
+    }
+  }
 
   /// Returns the numbers of expert ranks of the groups with experts; none without an optimizer.
   std::set<std::uint64_t> sizes_of(const TorchFile& file) {

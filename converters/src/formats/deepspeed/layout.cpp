@@ -155,6 +155,19 @@ void sort_ranks(const Path& folder, std::vector<std::pair<std::uint32_t, Path>>&
         "remove those of the older save");
 }
 
+/// Throws: Corrupt for a second file of one number: mp_rank_1 and mp_rank_01 are the same.
+void take_model(RankFiles& of_rank, std::uint32_t rank, const Path& file) {
+  if (of_rank.model) {
+    raise(ErrorCode::Corrupt,
+          fmt::format(
+              "{}: both {} and {} are the model file of rank {}: the folder mixes two saves",
+              file.parent_path().string(), unishard::quote(of_rank.model->filename().string()),
+              unishard::quote(file.filename().string()), rank),
+          "remove that of the older save");
+  }
+  of_rank.model = file;
+}
+
 /// Sorts the files by what their names say.
 void sort_numbered(const Path& folder, std::vector<NumberedFile>& files) {
   const auto key = [](const NumberedFile& file) {
@@ -318,7 +331,7 @@ TagFiles find_files(Storage& storage, const Path& folder) {
         if (!files.old_expert) files.old_expert = entry.name;
         break;
       case FileRole::Model:
-        files.model_ranks[parsed.model_rank].model = file;
+        take_model(files.model_ranks[parsed.model_rank], parsed.model_rank, file);
         break;
       case FileRole::RankModel:
         files.model_ranks[parsed.model_rank].rank_models.emplace_back(parsed.rank, file);

@@ -276,7 +276,7 @@ class CountingOff {
   }
 
   std::optional<std::vector<std::size_t>> count() {
-    if (has_copies()) return std::nullopt;
+    if (!repeated().empty()) return std::nullopt;
     std::vector<std::size_t> stage_of;
     std::uint64_t parameters = 0, elements = 0;
     for (const ModuleFile& layer : layers_) {
@@ -315,6 +315,21 @@ class CountingOff {
     return shapes;
   }
 
+  /// Returns the shapes of the parameters of layers that have one with the name and the beginning
+  /// of an earlier layer's, as the second file of a tied module does. Training keeps one of its
+  /// parameters equal at least.
+  std::vector<Shape> repeated() const {
+    Seen seen;
+    std::vector<Shape> repeated;
+    for (const ModuleFile& layer : layers_) {
+      if (!repeats_another(layer, seen)) continue;
+      for (const NamedView& entry : layer.entries) {
+        if (is_parameter(layer, entry)) repeated.push_back(entry.view.shape);
+      }
+    }
+    return repeated;
+  }
+
  private:
   bool is_full(std::uint64_t parameters, std::uint64_t elements) const {
     const StageFacts& stage = stages_[stage_];
@@ -340,6 +355,24 @@ class CountingOff {
     return told_stage(layer).value_or(stage_) > stage_;
   }
 
+  /// Names, shapes and beginnings of parameters.
+  using Seen = std::set<std::tuple<std::string, Shape, std::vector<double>>>;
+
+  /// Adds the parameters of a layer, other than those of one value. Returns whether one was there.
+  bool repeats_another(const ModuleFile& layer, Seen& seen) const {
+    constexpr std::uint64_t kComparedStart = 64;
+    bool repeats = false;
+    for (const NamedView& entry : layer.entries) {
+      if (!is_parameter(layer, entry) || !entry.view.storage) continue;
+      auto values = floats(entry.view, 0, std::min(kComparedStart, entry.view.elements()));
+      const bool is_constant =
+          std::ranges::adjacent_find(values, std::ranges::not_equal_to()) == values.end();
+      if (!is_constant && !seen.emplace(entry.name, entry.view.shape, std::move(values)).second)
+        repeats = true;
+    }
+    return repeats;
+  }
+
   bool is_parameter(const ModuleFile& layer, const NamedView& entry) const {
     return info(entry.view.dtype).kind == unishard::Kind::Float &&
            !buffers_.contains(fmt::format("{}.{}", layer.numbers.layer, entry.name));
@@ -354,24 +387,6 @@ class CountingOff {
       elements += entry.view.elements();  // cannot overflow: each has bytes in a file
     }
     return {parameters, elements};
-  }
-
-  /// Returns whether two layers have a tensor of the same name and beginning, as copies of a tied
-  /// module do.
-  bool has_copies() const {
-    constexpr std::uint64_t kComparedStart = 64;
-    std::set<std::tuple<std::string, Shape, std::vector<double>>> seen;
-    for (const ModuleFile& layer : layers_) {
-      for (const NamedView& entry : layer.entries) {
-        if (!is_parameter(layer, entry) || !entry.view.storage) continue;
-        auto values = floats(entry.view, 0, std::min(kComparedStart, entry.view.elements()));
-        const bool is_constant =
-            std::ranges::adjacent_find(values, std::ranges::not_equal_to()) == values.end();
-        if (is_constant) continue;
-        if (!seen.emplace(entry.name, entry.view.shape, std::move(values)).second) return true;
-      }
-    }
-    return false;
   }
 
   const std::vector<ModuleFile>& layers_;
@@ -396,6 +411,11 @@ void check_told_layers(const std::vector<ModuleFile>& layers, const std::vector<
 std::vector<std::vector<Shape>> parameter_shapes(const std::vector<ModuleFile>& layers,
                                                  const std::vector<StageFacts>& stages) {
   return CountingOff(layers, stages).shapes();
+}
+
+std::vector<Shape> repeated_parameters(const std::vector<ModuleFile>& layers,
+                                       const std::vector<StageFacts>& stages) {
+  return CountingOff(layers, stages).repeated();
 }
 
 std::optional<std::vector<std::size_t>> count_off_layers(const std::vector<ModuleFile>& layers,
@@ -441,23 +461,30 @@ std::vector<std::string> tied_modules_without_layer(
   return names;
 }
 
-ShapeGroups shapes_of_stage(const StageFacts& stage, const std::vector<ModuleFile>& layers) {
-  std::unordered_map<std::string_view, const NamedView*> entries;
-  for (const ModuleFile& layer : layers) {
-    for (const NamedView& entry : layer.entries) entries.emplace(entry.name, &entry);
+ShapeGroups shapes_of_stage(const StageFacts& stage,
+                            const std::vector<std::vector<ModuleFile>>& layers) {
+  std::unordered_multimap<std::string_view, const NamedView*> entries;
+  for (const auto& of_stage : layers) {
+    for (const ModuleFile& layer : of_stage) {
+      for (const NamedView& entry : layer.entries) entries.emplace(entry.name, &entry);
+    }
   }
+  const auto shape_of = [&](const ToldParameter& told) {
+    if (told.shape) return *told.shape;
+    const auto [first, last] = entries.equal_range(told.fqn);
+    const auto found =
+        std::find_if(first, last, [&](const auto& entry) { return has_size(*entry.second, told); });
+    if (found == last) {
+      raise(ErrorCode::Unsupported,
+            fmt::format("{}: no layer has {}, and nothing else tells its shape", stage.file,
+                        unishard::quote(told.fqn)));
+    }
+    return found->second->view.shape;
+  };
   ShapeGroups shapes;
   for (const auto& group : *stage.groups) {
     auto& out = shapes.emplace_back();
-    for (const ToldParameter& told : group) {
-      const auto found = entries.find(told.fqn);
-      if (!told.shape && found == entries.end()) {
-        raise(ErrorCode::Unsupported,
-              fmt::format("{}: no layer has {}, and nothing else tells its shape", stage.file,
-                          unishard::quote(told.fqn)));
-      }
-      out.push_back({told.fqn, told.shape ? *told.shape : found->second->view.shape});
-    }
+    for (const ToldParameter& told : group) out.push_back({told.fqn, shape_of(told)});
   }
   return shapes;
 }

@@ -41,6 +41,10 @@ void check_told_layers(const std::vector<ModuleFile>& layers, const std::vector<
 /// Returns the shapes of each layer's parameters.
 std::vector<std::vector<Shape>> parameter_shapes(const std::vector<ModuleFile>& layers,
                                                  const std::vector<StageFacts>& stages);
+/// Returns the shapes of the parameters of layers that have one with the name and the beginning of
+/// an earlier layer's, other than of one value, as the second file of a tied module does.
+std::vector<Shape> repeated_parameters(const std::vector<ModuleFile>& layers,
+                                       const std::vector<StageFacts>& stages);
 
 /// Returns the layers by stage, with whole names. `layers` have local names and ascending numbers.
 /// A tied module is in the first layer of each stage that has its tensors.
@@ -70,9 +74,11 @@ std::vector<std::vector<ModuleFile>> place_layers(std::vector<ModuleFile> layers
 std::vector<std::string> tied_modules_without_layer(
     const std::vector<StageFacts>& stages, const std::vector<std::vector<ModuleFile>>& layers);
 
-/// Returns the parameters of a stage with their shapes, which its layers have where they are not
-/// told.
-/// Throws: Corrupt when a layer has another number of elements; Unsupported when no layer has it.
-ShapeGroups shapes_of_stage(const StageFacts& stage, const std::vector<ModuleFile>& layers);
+/// Returns the parameters of a stage with their shapes, which layers have where they are not told.
+/// `layers` are those of all stages: a tied module has a file on one of its stages only, where its
+/// layers on the others have a forward_fn.
+/// Throws: Unsupported when no layer has a parameter with as many elements as are told.
+ShapeGroups shapes_of_stage(const StageFacts& stage,
+                            const std::vector<std::vector<ModuleFile>>& layers);
 
 }  // namespace unishard::converters::deepspeed

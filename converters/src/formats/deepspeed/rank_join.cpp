@@ -307,27 +307,60 @@ class PartsJoin {
       const TensorInfo& tensor = out_.catalog.tensors[i];
       const bool is_master = tensor.state == state::kFp32;
       if (!is_master && (tensor.state != state::kWeights || has_master(tensor))) continue;
-      const auto ranks = ranks_with_equal_parts(out_.tensors[i], parameters++);
+      const auto ranks = compare_parts(out_.tensors[i], parameters++).ranks;
       if (ranks && count++ == 0) {
         first = fmt::format("{} on ranks {} and {}", unishard::quote(tensor.fqn), ranks->first,
                             ranks->second);
       }
     }
-    if (count == 0) return;
+    if (count == 0) return note_equal_moments();
     notes_.add(fmt::format(
         "{} parameters, first {}, have the same values in different parts of the whole tensor: a "
         "rank's file may be another's under a wrong name (files: {})",
         count, first, fmt::join(names_, ", ")));
   }
 
-  /// Returns the first two tensor-parallel ranks whose parts of a tensor have the same values,
-  /// which are not one value many times; nullopt where parts overlap as well. At stage 3 the file
-  /// of each data-parallel rank has a piece of every parameter: of parameter number n, the piece of
-  /// rank n is compared, counted round.
-  std::optional<std::pair<std::size_t, std::size_t>> ranks_with_equal_parts(
-      const JoinedTensor& joined, std::size_t parameter) const {
+  /// Notes moments whose different parts have the same values on two ranks, where the weights have
+  /// others. One matrix alone may have such: the rows of a head that was zero do, of tokens that
+  /// were not seen. A quarter of them is the least that one file of a rank can hold of a run with
+  /// two stages or two data-parallel ranks.
+  void note_equal_moments() {
+    constexpr std::size_t kLeastShare = 4;
+    std::size_t telling = 0, moments = 0;
+    std::map<std::pair<std::size_t, std::size_t>, std::size_t> counts;
+    std::map<std::pair<std::size_t, std::size_t>, std::string> first;
+    for (std::size_t i = 0; i < out_.tensors.size(); ++i) {
+      const TensorInfo& tensor = out_.catalog.tensors[i];
+      if (is_of_model(tensor) || tensor.state == state::kFp32) continue;
+      const EqualParts parts = compare_parts(out_.tensors[i], moments++);
+      if (parts.tell) ++telling;
+      if (!parts.ranks) continue;
+      ++counts[*parts.ranks];
+      first.emplace(*parts.ranks, tensor.label());
+    }
+    for (const auto& [ranks, count] : counts) {
+      if (count < 2 || count * kLeastShare < telling) continue;
+      notes_.add(fmt::format(
+          "{} moments of the optimizer, first {}, have the same values in different parts of the "
+          "whole tensor, on ranks {} and {}, and their parameters have not: a rank's moments may "
+          "be "
+          "another's (files: {})",
+          count, first.at(ranks), ranks.first, ranks.second, fmt::join(names_, ", ")));
+    }
+  }
+
+  /// How the parts of a tensor compare.
+  struct EqualParts {
+    bool tell = false;  ///< two or more are other than one value many times
+    std::optional<std::pair<std::size_t, std::size_t>> ranks;  ///< the first with the same values
+  };
+
+  /// Compares parts that do not overlap. At stage 3 the file of each data-parallel rank has a piece
+  /// of every parameter: of parameter number n, the piece of rank n is compared, counted round.
+  EqualParts compare_parts(const JoinedTensor& joined, std::size_t parameter) const {
     const auto is_shared = [](const SharedBox& box) { return box.copies.size() > 1; };
-    if (!joined.boxes || std::ranges::any_of(*joined.boxes, is_shared)) return std::nullopt;
+    EqualParts result;
+    if (!joined.boxes || std::ranges::any_of(*joined.boxes, is_shared)) return result;
     const std::uint64_t pieces = std::max<std::uint64_t>(1, world_size_ / shards_.size());
     std::map<std::vector<std::byte>, std::size_t> seen;
     for (std::size_t r = 0; r < shards_.size(); ++r) {
@@ -339,10 +372,11 @@ class PartsJoin {
       if (compared < 2) continue;
       std::vector<std::byte> bytes = elements_of(r, joined.tensors[r], {begin, begin + compared});
       if (is_one_value(bytes, part.dtype)) continue;
+      result.tell = result.tell || !seen.empty();
       const auto [place, is_new] = seen.emplace(std::move(bytes), r);
-      if (!is_new) return std::pair(place->second, r);
+      if (!is_new && !result.ranks) result.ranks = std::pair(place->second, r);
     }
-    return std::nullopt;
+    return result;
   }
 
   const Cut& keep(const std::string& fqn, const std::string& key, std::vector<Shape> shards,

@@ -4,6 +4,7 @@
 
 #include "formats/deepspeed/cpu_states.hpp"
 #include "formats/deepspeed/expert_groups.hpp"
+#include "formats/deepspeed/expert_moments.hpp"
 #include "formats/deepspeed/expert_stage0.hpp"
 #include "formats/deepspeed/flat_groups.hpp"
 #include "formats/deepspeed/frozen_pieces.hpp"
@@ -202,6 +203,7 @@ class RankReader {
         [&](OptimizerFile file) { return experts.in_first_order(std::move(file)); });
     groups.check_ends(world_size_, where_);
     check_partitions(stated, experts.vectors(), experts.gaps(), is_round_robin(), where_);
+    note_equal_experts(parameters_, notes_);
   }
 
   /// A save at stage 0 leaves the partitions of an earlier save of its tag where they are; nothing

@@ -210,7 +210,12 @@ class PipelineReader {
       held += layer.size();
       for (const Shape& shape : layer) held_elements += element_count(shape);
     }
-    const StateBalance balance = balance_states(states, shapes);
+    const StateBalance balance = balance_states(states, shapes, repeated_parameters(layers, facts));
+    std::uint64_t own = held, own_elements = held_elements;  // without copies of tied modules
+    if (stages_ == 1) {                                      // else each stage lists its copy
+      own -= balance.copies.size();
+      for (const Shape& copy : balance.copies) own_elements -= element_count(copy);
+    }
     if (balance.absent > 0) {
       lose_absent_weights(fmt::format("{} trained parameters", balance.absent));
     } else if (flat_elements > held_elements) {
@@ -219,11 +224,11 @@ class PipelineReader {
       tell_listed_weights(layers, shapes, trained - held);
     }
     if (flat_elements > 0) {
-      if (held_elements > flat_elements)
-        doubt_further_layers(held_elements - flat_elements, "elements");
+      if (own_elements > flat_elements)
+        doubt_further_layers(own_elements - flat_elements, "elements");
     } else if (trained > 0) {
       const std::uint64_t further = with_states == trained ? balance.further : 0;
-      doubt_further_layers(std::max(further, held > trained ? held - trained : 0), "parameters");
+      doubt_further_layers(std::max(further, own > trained ? own - trained : 0), "parameters");
     }
   }
 
@@ -443,7 +448,7 @@ class PipelineReader {
       input.module = layers[stage];
       input.unnamed_states = unnamed;
       if (facts[stage].groups && !facts[stage].has_shapes)
-        input.shapes = shapes_of_stage(facts[stage], layers[stage]);
+        input.shapes = shapes_of_stage(facts[stage], layers);
       stages.push_back(read_rank(storage_, pool_, input, notes_));
     }
     return stages;

@@ -50,31 +50,73 @@ std::size_t count_tied(States stage, const std::vector<std::vector<UnnamedState>
   return tied;
 }
 
-}  // namespace
+/// States by shape.
+using Counts = std::map<Shape, std::size_t>;
 
-StateBalance balance_states(const std::vector<std::vector<UnnamedState>>& stages,
-                            const std::vector<std::vector<Shape>>& layers) {
-  std::size_t states = 0, parameters = 0;
-  std::map<Shape, std::size_t> left;  // states that no parameter has taken
+/// Takes one of a shape. Returns false when there is none.
+bool take(Counts& counts, const Shape& shape) {
+  const auto found = counts.find(shape);
+  if (found == counts.end() || found->second == 0) return false;
+  --found->second;
+  return true;
+}
+
+/// The states of all stages, each tied module's once.
+struct CountedStates {
+  Counts left;  ///< that no parameter has taken
+  Counts tied;  ///< those of later stages, which are in `left` once already
+  std::size_t count = 0;
+};
+
+CountedStates count_states(const std::vector<std::vector<UnnamedState>>& stages,
+                           const std::vector<std::vector<Shape>>& layers) {
+  CountedStates counted;
   std::vector<std::vector<UnnamedState>> earlier;
   for (const std::vector<UnnamedState>& stage : stages) {
     const std::size_t tied = count_tied(stage, earlier, layers);
-    states += stage.size() - tied;
-    for (const UnnamedState& state : States(stage).subspan(tied)) ++left[state.shape];
+    counted.count += stage.size() - tied;
+    for (const UnnamedState& state : States(stage).first(tied)) ++counted.tied[state.shape];
+    for (const UnnamedState& state : States(stage).subspan(tied)) ++counted.left[state.shape];
     earlier.push_back(stage);
   }
-  StateBalance balance;
+  return counted;
+}
+
+/// Returns the parameters of layers, by shape, that are more than the states.
+Counts surplus_of(const std::vector<std::vector<Shape>>& layers, Counts states) {
+  Counts surplus;
   for (const std::vector<Shape>& layer : layers) {
-    parameters += layer.size();
     for (const Shape& shape : layer) {
-      std::size_t& count = left[shape];
-      if (count == 0)
-        ++balance.further;
-      else
-        --count;
+      if (!take(states, shape)) ++surplus[shape];
     }
   }
-  balance.absent = states > parameters ? states - parameters : 0;
+  return surplus;
+}
+
+}  // namespace
+
+StateBalance balance_states(const std::vector<std::vector<UnnamedState>>& stages,
+                            const std::vector<std::vector<Shape>>& layers,
+                            const std::vector<Shape>& repeated) {
+  CountedStates states = count_states(stages, layers);
+  StateBalance balance;
+  // The stage of a tied module's layers has its states once: nothing but the values tells of them.
+  Counts possible = stages.size() > 1 ? states.tied : surplus_of(layers, states.left);
+  Counts copies;
+  for (const Shape& shape : repeated) {
+    if (!take(possible, shape)) continue;
+    ++copies[shape];
+    balance.copies.push_back(shape);
+  }
+  std::size_t parameters = 0;
+  for (const std::vector<Shape>& layer : layers) {
+    for (const Shape& shape : layer) {
+      if (take(copies, shape)) continue;
+      ++parameters;
+      if (!take(states.left, shape)) ++balance.further;
+    }
+  }
+  balance.absent = states.count > parameters ? states.count - parameters : 0;
   return balance;
 }
 

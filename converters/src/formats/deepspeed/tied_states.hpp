@@ -17,13 +17,18 @@ struct UnnamedState {
 };
 
 struct StateBalance {
-  std::size_t absent = 0;   ///< parameters with states that no layer has
-  std::size_t further = 0;  ///< parameters of layers that no state has the shape of
+  std::size_t absent = 0;     ///< parameters with states that no layer has
+  std::size_t further = 0;    ///< parameters of layers that no state has the shape of
+  std::vector<Shape> copies;  ///< parameters of layers that are a tied module's second file
 };
 
 /// Compares the states with the parameters' shapes. A tied module has states on each of its stages,
 /// in front of those of the layers, and one of them has the same values there: it counts once.
+/// `repeated` are the shapes of the layers' parameters that have the values of an earlier layer's:
+/// as many as there are tied states, or where there is one stage, as there are parameters without
+/// states, are copies.
 StateBalance balance_states(const std::vector<std::vector<UnnamedState>>& stages,
-                            const std::vector<std::vector<Shape>>& layers);
+                            const std::vector<std::vector<Shape>>& layers,
+                            const std::vector<Shape>& repeated);
 
 }  // namespace unishard::converters::deepspeed

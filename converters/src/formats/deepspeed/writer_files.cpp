@@ -266,6 +266,7 @@ SavedRun::SavedRun(const Catalog& saved, const ModelRank& of_rank)
     : catalog(saved), rank(of_rank), model(describe_model(saved)) {
   notes = model.notes;
   facts = describe_run(catalog, model, notes);
+  if (rank.tensor_ranks == 1) join_shard_widths(facts.client_state);
 }
 
 void write_world(torch::PickleWriter& pickle, const SavedRun& run) {

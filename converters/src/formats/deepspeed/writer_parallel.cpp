@@ -147,10 +147,13 @@ class ParallelDraft {
             "pass --stage 1 or 0; nothing was written");
     }
     if (whole_.catalog.stage == 0 && whole_.model.precision != DType::Float32) {
-      raise(ErrorCode::Unsupported,
-            "a pipeline with 16-bit weights at stage 0 of ZeRO, which is not written: DeepSpeed "
-            "does not load what it writes itself of such a run in bfloat16",
-            "pass --stage 1; nothing was written");
+      raise(
+          ErrorCode::Unsupported,
+          fmt::format("a pipeline with 16-bit weights at stage 0 of ZeRO, which is not written: {}",
+                      whole_.model.precision == DType::BFloat16
+                          ? "DeepSpeed does not load what it writes itself of such a run"
+                          : "in float16, its fp32 masters have no names"),
+          "pass --stage 1; nothing was written");
     }
     if (whole_.catalog.stage == 0 && (layers_->has_tied() || whole_.model.has_frozen())) {
       raise(ErrorCode::Unsupported,

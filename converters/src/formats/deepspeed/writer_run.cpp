@@ -165,6 +165,12 @@ void each_named_value(const Json& dict, std::vector<std::string>& notes, const T
   }
 }
 
+/// Key of universal_checkpoint_info: for each pattern, the width of each sub-parameter on each
+/// rank.
+constexpr const char* kShardWidths = "sub_param_shard_widths";
+/// Upper bound on a width that is added to others. Real ones are below a million.
+constexpr std::int64_t kLargestWidth = std::int64_t{1} << 40;
+
 /// ds_to_universal takes unequal sub-parameters of a dimension for such only where they are a
 /// tuple.
 Json with_tuples_as_sizes(Json patterns) {
@@ -247,6 +253,24 @@ RunFacts describe_run(const Catalog& catalog, const SinkModel& model,
     notes.emplace_back("units: left out, UniShard's trainer makes them from its model");
   }
   return run;
+}
+
+void join_shard_widths(Json& client_state) {
+  if (!client_state.is_object() || !client_state.contains(kCutPatterns)) return;
+  Json& info = client_state[kCutPatterns];
+  if (!info.is_object() || !info.contains(kShardWidths)) return;
+  const auto is_count = [](const Json& width) {
+    return width.is_number_integer() && width >= 0 && width <= kLargestWidth;
+  };
+  for (Json& of_pattern : info[kShardWidths]) {
+    if (!of_pattern.is_array()) continue;
+    for (Json& widths : of_pattern) {
+      if (!widths.is_array() || !std::ranges::all_of(widths, is_count)) continue;
+      std::int64_t whole = 0;  // at most the largest width for each entry of a list in memory
+      for (const Json& width : widths) whole += width.get<std::int64_t>();
+      widths = Json::array({whole});
+    }
+  }
 }
 
 void write_plain(torch::PickleWriter& pickle, const Json& value) {

@@ -39,6 +39,10 @@ struct RunFacts {
 RunFacts describe_run(const Catalog& catalog, const SinkModel& model,
                       std::vector<std::string>& notes);
 
+/// Gives a client state the widths of one rank that has all tensors whole, where it has those of
+/// the ranks of the run that was read: ds_to_universal asks for one width for each rank.
+void join_shard_widths(Json& client_state);
+
 /// Writes JSON without tensors, as describe_run() returns it.
 void write_plain(torch::PickleWriter& pickle, const Json& value);
 /// Writes the keys loss_scaler, dynamic_loss_scale and overflow into an open dict.
