@@ -44,6 +44,7 @@ struct Gpt {
   /// Of all parameters, in bfloat16 with fp32 masters; changed before it is saved.
   std::function<void(Json& optimizer, std::uint64_t stage)> optimizer = {};
   float master = 0;  ///< elements of the masters of norms; the weights are 0
+  std::map<std::string, Shape> shapes = {};  ///< in a stage; count before the usual ones
 };
 
 constexpr std::uint64_t kHidden = 4, kColumns = 6, kVocabulary = 8;
@@ -69,6 +70,8 @@ std::map<std::string, Shape> shapes_of(const Gpt& gpt, std::uint64_t stage) {
   if (is_last) shapes["decoder.final_layernorm.weight"] = {kHidden};
   if (is_last && (!gpt.is_tied || gpt.stages > 1))
     shapes["output_layer.weight"] = {kVocabulary / ranks, kHidden};
+  for (const auto& [name, shape] : gpt.shapes)
+    if (name.ends_with("bias") || shapes.contains(name)) shapes[name] = shape;
   return shapes;
 }
 
@@ -342,6 +345,37 @@ TEST_F(MegatronRuns, ATiedEmbeddingIsNotItsCopyOnTheLastStage) {
   };
   EXPECT_THAT(error_of([&] { open({.stages = 2, .is_lost = is_embedding}); }),
               Fails(ErrorCode::Corrupt, {"are in no file", "word_embeddings"}));
+}
+
+TEST_F(MegatronRuns, AShapeThatAllFilesHaveWrongIsDamage) {
+  const std::string layer = "decoder.layers.1.", attention = layer + "self_attention.";
+  const std::pair<std::string, Shape> cases[] = {
+      {"decoder.final_layernorm.weight", {3}},    {"embedding.position_embeddings.weight", {5, 3}},
+      {layer + "input_layernorm.weight", {4, 1}}, {layer + "pre_mlp_layernorm.weight", {5}},
+      {attention + "linear_qkv.weight", {6, 5}},  {attention + "linear_qkv.weight", {24}},
+      {attention + "linear_proj.weight", {5, 2}}, {attention + "linear_proj.weight", {4, 1}},
+      {layer + "mlp.linear_fc1.weight", {3, 5}},  {layer + "mlp.linear_fc2.weight", {5, 3}}};
+  for (const auto& [name, shape] : cases)
+    EXPECT_THAT(error_of([&] {
+                  open({.tensor_ranks = 2, .shapes = {{name, shape}}});
+                }),
+                Fails(ErrorCode::Corrupt, {name}));
+  // The layers differ, and nothing else tells which size is right.
+  const std::map<std::string, Shape> smaller = {{layer + "mlp.linear_fc1.weight", {2, 4}},
+                                                {layer + "mlp.linear_fc2.weight", {4, 2}}};
+  EXPECT_THAT(error_of([&] { open({.tensor_ranks = 2, .shapes = smaller}); }),
+              Fails(ErrorCode::Corrupt, {"4 rows in all", "layers.0.mlp.linear_fc1.weight"}));
+  EXPECT_NO_THROW(open({.tensor_ranks = 2,
+                        .args = {{"heterogeneous_layers_config_path", "layers.json"}},
+                        .shapes = smaller}));
+}
+
+TEST_F(MegatronRuns, ArgumentsTellTheRowsOfPositions) {
+  EXPECT_NO_THROW(open({.args = {{"max_position_embeddings", 5}}}));
+  EXPECT_THAT(error_of([&] {
+                open({.args = {{"max_position_embeddings", 6}}});
+              }),
+              Fails(ErrorCode::Corrupt, {"5 rows", "max_position_embeddings"}));
 }
 
 /// Returns the ranks that have the rows of a first matrix.

@@ -386,6 +386,7 @@ class MegatronParts {
       refuse(fmt::format("the stages have {} layers together, and num_layers is {}", layers,
                          run_.layers));
     require_whole(out.catalog);
+    if (const auto wrong = find_wrong_shape(out.catalog, run_)) refuse(*wrong);
     remark_on_iteration(out.remarks);
     for (std::vector<SharedBox>& boxes : boxes_) {
       JoinedTensor tensor{std::vector<std::size_t>(stages.size(), 0), nullptr};
