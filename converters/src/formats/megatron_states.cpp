@@ -2,6 +2,7 @@
 
 #include "unishard/converters/dtype_cast.hpp"
 #include "unishard/converters/extra_state.hpp"
+#include "unishard/converters/optimizer_scalars.hpp"
 #include "unishard/format/error.hpp"
 
 #include "containers/torch_file.hpp"
@@ -179,6 +180,8 @@ class StateNames {
   std::string name_master(std::size_t weights, std::size_t master) {
     const TensorInfo& parameter = part_.catalog().tensors[weights];
     TensorInfo named = part_.catalog().tensors[master];
+    if (is_16_bit(named))
+      return fmt::format("the master of {} has 16 bits too", quote(parameter.fqn));
     if (named.shape != parameter.shape || !rounds_to(master, weights))
       return fmt::format("the fp32 master in the place of {} is another one's",
                          quote(parameter.fqn));
@@ -257,10 +260,42 @@ class NamedStates final : public ForwardingSource {
   std::vector<std::size_t> numbers_;
 };
 
+/// Returns why the optimizer of a file has no states with names; empty where there is none.
+std::string why_unnamed(torch::Value root, bool has_groups) {
+  const auto optimizer = root.is_dict() ? root.find("optimizer") : std::nullopt;
+  if (optimizer && optimizer->is(torch::NodeKind::List)) return "it has several optimizers";
+  if (!optimizer || !optimizer->is_dict()) return {};
+  return has_groups ? "its optimizer has no states of any parameter"
+                    : "its optimizer has no parameter groups, which tell whose the states are";
+}
+
+/// A run that does not save its optimizer saves no schedule of it either.
+bool has_schedule(torch::Value root) {
+  const auto schedule = root.is_dict() ? root.find("opt_param_scheduler") : std::nullopt;
+  return schedule && !schedule->is_none();
+}
+
 }  // namespace
 
+std::string find_different_value(const Catalog& first, const Catalog& other) {
+  const OptimizerScalars values(first), others(other);
+  const auto own = [](const OptimizerScalars& scalars, const std::string& name) {
+    Json all = Json::object();
+    for (const auto& [state, value] : scalars.of(name)) all[state] = *value;
+    all["step"] = scalars.step(name);
+    return all;
+  };
+  for (const TensorInfo& tensor : other.tensors) {
+    if (tensor.group >= 0 && own(values, tensor.fqn) != own(others, tensor.fqn))
+      return fmt::format("{} has other steps or values than on the first rank of the stage",
+                         quote(tensor.fqn));
+  }
+  return {};
+}
+
 MegatronStates open_with_states(Storage& storage, const Path& file, const Catalog* first) {
-  require_written_name(file, torch::TorchFile(torch::whole_file(storage, file)).archive_name());
+  const torch::TorchFile archive(torch::whole_file(storage, file));
+  require_written_name(file, archive.archive_name());
   OpenOptions options;
   options.assume_model_order = true;
   MegatronStates out;
@@ -273,7 +308,12 @@ MegatronStates open_with_states(Storage& storage, const Path& file, const Catalo
       catalog.tensors, [](const auto& tensor) { return tensor.fqn.starts_with(kMasters); });
   if (!has_states && has_masters)
     out.why_not = "its fp32 masters have no states beside them, which would tell whose they are";
-  if (!catalog.groups.is_array() || !has_states) return out;
+  const bool has_groups = catalog.groups.is_array() && !catalog.groups.empty();
+  if (!has_groups || !has_states) {
+    if (out.why_not.empty()) out.why_not = why_unnamed(archive.root(), has_groups);
+    out.has_lone_schedule = out.why_not.empty() && has_schedule(archive.root());
+    return out;
+  }
   StateNames names(*part);
   out.why_not = names.find();
   out.left_out = names.left_out();
