@@ -26,7 +26,8 @@ namespace unishard::converters {
 namespace {
 
 constexpr std::string_view kMasters = "optimizer.fp32_from_fp16_params.";
-/// Elements of a master that are compared with the weights. Many parameters tell enough together.
+/// Elements at an end of a master that are compared with the weights. Many parameters tell enough
+/// together.
 constexpr std::uint64_t kCompared = 64;
 
 bool is_16_bit(const TensorInfo& tensor) {
@@ -192,15 +193,20 @@ class StateNames {
     return {};
   }
 
-  /// Whether the beginning of the master, rounded, is that of the weights.
+  /// Whether both ends of the master, rounded, are those of the weights.
   bool rounds_to(std::size_t master, std::size_t weights) const {
+    const std::uint64_t all = part_.catalog().tensors[weights].elements();
+    const std::uint64_t count = std::min(kCompared, all);
+    return rounds_to(master, weights, {0, count}) && rounds_to(master, weights, {all - count, all});
+  }
+
+  bool rounds_to(std::size_t master, std::size_t weights, ElementRange range) const {
     const TensorInfo& from = part_.catalog().tensors[master];
     const TensorInfo& to = part_.catalog().tensors[weights];
-    const std::uint64_t count = std::min(kCompared, to.elements());
-    std::vector<std::byte> values(count * size_of(from.dtype)), wanted(count * size_of(to.dtype)),
-        rounded(wanted.size());
-    part_.read(master, {0, count}, values);
-    part_.read(weights, {0, count}, wanted);
+    std::vector<std::byte> values(range.size() * size_of(from.dtype)),
+        wanted(range.size() * size_of(to.dtype)), rounded(wanted.size());
+    part_.read(master, range, values);
+    part_.read(weights, range, wanted);
     if (!convertible(from.dtype, to.dtype)) return false;
     convert_elements(from.dtype, values, to.dtype, rounded);
     return rounded == wanted;

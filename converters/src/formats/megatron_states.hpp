@@ -24,8 +24,8 @@ struct MegatronStates {
 std::string find_different_value(const Catalog& first, const Catalog& other);
 
 /// Puts the groups in the order of `first`, the catalog of another rank, unless it is null: a stage
-/// that begins with a norm has the group without weight decay first. Reads the first elements of
-/// each master.
+/// that begins with a norm has the group without weight decay first. Reads both ends of each
+/// master.
 /// Throws: as open_torch() does; Corrupt for a file that was written as another rank's.
 MegatronStates open_with_states(Storage& storage, const Path& file, const Catalog* first);
 

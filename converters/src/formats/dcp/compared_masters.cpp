@@ -6,6 +6,7 @@
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <array>
 #include <map>
 #include <string_view>
 #include <vector>
@@ -13,7 +14,8 @@
 namespace unishard::converters::dcp {
 namespace {
 
-/// Upper bounds on the pieces of a master that are compared, and on the elements of each.
+/// Upper bounds on the pieces of a master that are compared, and on the elements at
+/// each of their ends.
 constexpr std::size_t kPieces = 64;
 constexpr std::uint64_t kElements = 64;
 
@@ -21,12 +23,20 @@ bool is_float(DType dtype) {
   return dtype == DType::Float32 || dtype == DType::BFloat16 || dtype == DType::Float16;
 }
 
-/// Returns the first elements of a box of a tensor that lie behind each other.
-ElementRange beginning(const Box& box, const Shape& whole) {
-  std::uint64_t first = 0;
-  for (std::size_t d = 0; d < whole.size(); ++d) first = first * whole[d] + box.offsets[d];
-  const std::uint64_t row = box.sizes.empty() ? 1 : box.sizes.back();
-  return {first, first + std::min(kElements, row)};
+/// Returns the number of an element of a tensor.
+std::uint64_t number_of(const Shape& element, const Shape& whole) {
+  std::uint64_t number = 0;
+  for (std::size_t d = 0; d < whole.size(); ++d) number = number * whole[d] + element[d];
+  return number;
+}
+
+/// Returns elements at both ends of a box of a tensor, each of which lie behind each other.
+std::array<ElementRange, 2> ends_of(const Box& box, const Shape& whole) {
+  Shape last = box.offsets;
+  for (std::size_t d = 0; d < last.size(); ++d) last[d] += box.sizes[d] - 1;
+  const std::uint64_t row = box.sizes.empty() ? 1 : std::min(kElements, box.sizes.back());
+  const std::uint64_t begin = number_of(box.offsets, whole), end = number_of(last, whole) + 1;
+  return {{{begin, begin + row}, {end - row, end}}};
 }
 
 class Comparison {
@@ -38,7 +48,9 @@ class Comparison {
     const std::size_t step = master_.chunks.size() / kPieces + 1;
     for (std::size_t i = 0; i < master_.chunks.size(); i += step) {
       const Box& box = master_.chunks[i].box;
-      if (box.elements() > 0 && !rounds_in(beginning(box, master_.shape))) return false;
+      if (box.elements() == 0) continue;
+      for (const ElementRange& range : ends_of(box, master_.shape))
+        if (!rounds_in(range)) return false;
     }
     return true;
   }

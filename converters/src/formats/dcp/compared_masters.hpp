@@ -9,7 +9,7 @@
 
 namespace unishard::converters::dcp {
 
-/// Compares the first elements of pieces of each master with those of the weights. Returns a line
+/// Compares both ends of pieces of each master with the weights. Returns a line
 /// that names masters which do not round to them; nullopt where all do. What cannot be read is not
 /// compared.
 std::optional<std::string> find_foreign_masters(const StateDict& state,

@@ -131,19 +131,26 @@ struct Together {
   double steps = 0;              ///< the largest counter
 };
 
-/// Returns whether the elements of a master round to those of the weights, in the first of them.
-/// `begin` is the master's first element in the weights.
+/// Returns whether elements of a master round to those of the weights. `begin` is the master's
+/// first element in the weights.
+bool rounds_in(const torch::TensorView& master, ElementRange range,
+               const torch::TensorView& weights, std::uint64_t begin) {
+  std::vector<std::byte> wide(range.size() * size_of(master.dtype)),
+      own(range.size() * size_of(weights.dtype)), rounded(own.size());
+  master.read(range, wide, torch::Reading::Sample);
+  weights.read({begin + range.begin, begin + range.end}, own, torch::Reading::Sample);
+  convert_elements(master.dtype, wide, weights.dtype, rounded);
+  return own == rounded;
+}
+
+/// Returns the same of both ends of the master.
 bool rounds_to(const torch::TensorView& master, const torch::TensorView& weights,
                std::uint64_t begin) {
   constexpr std::uint64_t kCompared = 64;
   if (!convertible(master.dtype, weights.dtype)) return true;
-  const std::uint64_t count = std::min(kCompared, master.elements());
-  std::vector<std::byte> wide(count * size_of(master.dtype)), own(count * size_of(weights.dtype)),
-      rounded(own.size());
-  master.read({0, count}, wide, torch::Reading::Sample);
-  weights.read({begin, begin + count}, own, torch::Reading::Sample);
-  convert_elements(master.dtype, wide, weights.dtype, rounded);
-  return own == rounded;
+  const std::uint64_t all = master.elements(), count = std::min(kCompared, all);
+  return rounds_in(master, {0, count}, weights, begin) &&
+         rounds_in(master, {all - count, all}, weights, begin);
 }
 
 /// Reads the file of one rank.
