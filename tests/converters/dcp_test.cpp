@@ -1213,6 +1213,20 @@ TEST(MegatronCore, CommonFileWithoutItsOptimizerLosesTheSettings) {
   EXPECT_THAT(losses.front().why, HasSubstr("settings of the parameter groups"));
 }
 
+TEST(MegatronCore, MastersThatDoNotRoundToTheWeightsAreNoted) {
+  SKIP_WITHOUT_FIXTURES();
+  const test::TempDir work;
+  const Path whole = test::fixtures() / "parallel/mcore_tp2_pp2/checkpoint";
+  const Path run = work.path() / "run", step = run / "iter_0000003";
+  std::filesystem::copy(whole, run, std::filesystem::copy_options::recursive);
+  EXPECT_THAT(open_source(posix_storage(), run)->notes(), testing::IsEmpty());
+  std::filesystem::copy_file(step / "__0_0.distcp", step / "__0_1.distcp",
+                             std::filesystem::copy_options::overwrite_existing);
+  EXPECT_THAT(
+      open_source(posix_storage(), run)->notes(),
+      testing::ElementsAre(testing::AllOf(HasSubstr("masters of"), HasSubstr("do not round"))));
+}
+
 TEST(MegatronCore, MomentsWithoutMetadataJsonAreNoWeights) {
   SKIP_WITHOUT_FIXTURES();
   const test::TempDir work;

@@ -26,6 +26,7 @@ namespace {
 namespace fs = std::filesystem;
 using test::error_of;
 using test::Fails;
+using testing::AllOf;
 using testing::Contains;
 using testing::ElementsAre;
 using testing::HasSubstr;
@@ -38,12 +39,15 @@ struct Gpt {
   Json args = Json::object();  ///< count before those that describe the tensors
   std::function<bool(const std::string& name)> is_lost = {};
   int iteration = 3;
-  bool has_random_state = false;
+  bool has_random_state = false, has_schedule = false;
   /// Names of the norms in a layer and of the final one, in the older form; empty: the newer form.
   std::vector<std::string> older_norms = {};
   /// Of all parameters, in bfloat16 with fp32 masters; changed before it is saved.
   std::function<void(Json& optimizer, std::uint64_t stage)> optimizer = {};
   float master = 0;  ///< elements of the masters of norms; the weights are 0
+  DType master_type = DType::Float32;
+  float last_of_large_masters = 0;
+  std::map<std::string, Shape> shapes = {};  ///< in a stage; count before the usual ones
 };
 
 constexpr std::uint64_t kHidden = 4, kColumns = 6, kVocabulary = 8;
@@ -69,6 +73,8 @@ std::map<std::string, Shape> shapes_of(const Gpt& gpt, std::uint64_t stage) {
   if (is_last) shapes["decoder.final_layernorm.weight"] = {kHidden};
   if (is_last && (!gpt.is_tied || gpt.stages > 1))
     shapes["output_layer.weight"] = {kVocabulary / ranks, kHidden};
+  for (const auto& [name, shape] : gpt.shapes)
+    if (name.ends_with("bias") || shapes.contains(name)) shapes[name] = shape;
   return shapes;
 }
 
@@ -147,8 +153,9 @@ Json whole_optimizer(const Gpt& gpt, std::map<std::string, Made>& tensors) {
       group["params"].push_back(pairs.size());
       pairs.push_back({pairs.size(), std::move(state)});
       const float value = is_norm ? gpt.master : 0;
-      tensors[name + "master"] = {DType::Float32, parameter.shape,
-                                  std::vector<float>(count, value)};
+      std::vector<float> values(count, value);
+      if (count > 64) values.back() = gpt.last_of_large_masters;
+      tensors[name + "master"] = {gpt.master_type, parameter.shape, std::move(values)};
       tensors[name].dtype = DType::BFloat16;
       masters_of_group.push_back(tensor(name + "master"));
     }
@@ -178,6 +185,7 @@ void save_rank(const Path& folder, const Gpt& gpt, std::uint64_t stage, std::uin
     tensors["random"] = {DType::UInt8, {3}, {1, 2, 3}};
     root["rng_state"] = Json::array({{{"torch_rng_state", tensor("random")}}});
   }
+  if (gpt.has_schedule) root["opt_param_scheduler"] = {{"num_steps", 3}};
   if (gpt.has_optimizer) root["optimizer"] = optimizer_of(tensors.begin()->second.shape, tensors);
   if (gpt.optimizer) {
     root["optimizer"] = whole_optimizer(gpt, tensors);
@@ -228,6 +236,9 @@ TEST_F(MegatronRuns, StatesThatFitNoParameterAreALossAndNoDamage) {
     return read->losses().empty() ? std::string() : read->losses().front().why;
   };
   EXPECT_THAT(why({.optimizer = as_it_is, .master = 1}), HasSubstr("is another one's"));
+  const std::map<std::string, Shape> large = {{"embedding.position_embeddings.weight", {33, 4}}};
+  EXPECT_THAT(why({.optimizer = as_it_is, .last_of_large_masters = 1, .shapes = large}),
+              HasSubstr("is another one's"));
   const auto changed = [](const std::function<void(Json&)>& change) {
     return [change](Json& optimizer, std::uint64_t stage) {
       if (stage == 1) change(optimizer);
@@ -247,6 +258,86 @@ TEST_F(MegatronRuns, StatesThatFitNoParameterAreALossAndNoDamage) {
   };
   for (const auto& [words, change] : cases)
     EXPECT_THAT(why({.optimizer = changed(change)}), HasSubstr(words));
+}
+
+/// Adam's settings, which tell that its two moments belong together.
+Json adam_of(Json groups) {
+  for (Json& group : groups)
+    group.update({{"lr", 0.1}, {"betas", {0.9, 0.999}}, {"eps", 1e-8}, {"amsgrad", false}});
+  return groups;
+}
+
+TEST_F(MegatronRuns, DoubtsAboutStatesAreThoseOfOtherFormats) {
+  const Json::json_pointer groups("/optimizer/param_groups");
+  const auto remarks = [&](const std::function<void(Json & pairs, std::uint64_t stage)>& change) {
+    const auto source = open({.stages = 2, .optimizer = [&](Json& out, std::uint64_t stage) {
+                                out[groups] = adam_of(out[groups]);
+                                change(out["optimizer"]["state"]["pairs"], stage);
+                              }});
+    EXPECT_THAT(source->losses(), IsEmpty());
+    return source->remarks();
+  };
+  const auto of_all = [](const std::function<void(Json & state)>& change) {
+    return [change](Json& pairs, std::uint64_t /*stage*/) {
+      for (Json& pair : pairs) change(pair[1]);
+    };
+  };
+  EXPECT_THAT(remarks([](Json&, std::uint64_t) {}), IsEmpty());
+  for (const char* moment : {"exp_avg", "exp_avg_sq"})
+    EXPECT_THAT(remarks(of_all([&](Json& state) { state.erase(moment); })),
+                ElementsAre(HasSubstr("is gone for all parameters")));
+  EXPECT_THAT(remarks(of_all([](Json& state) { state.erase("step"); })),
+              ElementsAre(HasSubstr("moments have no steps")));
+  EXPECT_THAT(remarks(of_all([](Json& state) { state["step"] = 4; })),
+              ElementsAre(HasSubstr("counts 4 steps, and the files say iteration 3")));
+  // The numbers of the first stage's parameters tell nothing of those of the second.
+  EXPECT_THAT(remarks([](Json& pairs, std::uint64_t stage) {
+                if (stage == 1) pairs[0][1].erase("step");
+              }),
+              ElementsAre(AllOf(HasSubstr("have no step"), HasSubstr("decoder.layers.1."))));
+}
+
+TEST_F(MegatronRuns, StepsThatTensorParallelRanksHaveUnlikeAreALoss) {
+  int saved = 0;
+  const auto lose_one = [&](Json& optimizer, std::uint64_t /*stage*/) {
+    if (saved++ == 0) optimizer["optimizer"]["state"]["pairs"][1][1].erase("step");
+  };
+  const Losses losses = open({.tensor_ranks = 2, .optimizer = lose_one})->losses();
+  ASSERT_EQ(losses.size(), 1u);
+  EXPECT_EQ(losses.front().role, Role::Optimizer);
+  EXPECT_THAT(losses.front().why, HasSubstr("has other steps"));
+}
+
+TEST_F(MegatronRuns, AnOptimizerOfWhichNothingIsReadIsNamed) {
+  const auto read = [&](const std::function<void(Json & optimizer)>& change) {
+    return open({.optimizer = [&](Json& out, std::uint64_t /*stage*/) { change(out); }});
+  };
+  const std::pair<std::string, std::function<void(Json&)>> cases[] = {
+      {"no parameter groups", [](Json& out) { out["optimizer"].erase("param_groups"); }},
+      {"no parameter groups", [](Json& out) { out = Json::object(); }},
+      {"are not read",
+       [](Json& out) {
+         out = Json::array({out, out});
+       }},
+      {"no states of any parameter", [](Json& out) {
+         out = {{"state", {}}, {"param_groups", out["optimizer"]["param_groups"]}};
+       }}};
+
+  for (const auto& [words, change] : cases) {
+    const auto source = read(change);
+    ASSERT_EQ(source->losses().size(), 1u) << words;
+    EXPECT_EQ(source->losses().front().role, Role::Optimizer);
+    EXPECT_THAT(source->notes(), Contains(AllOf(HasSubstr("fp32 masters among them, are not read"),
+                                                HasSubstr(words))));
+  }
+  const auto as_it_is = [](Json& /*optimizer*/, std::uint64_t /*stage*/) {};
+  const Losses losses = open({.optimizer = as_it_is, .master_type = DType::BFloat16})->losses();
+  ASSERT_EQ(losses.size(), 1u);
+  EXPECT_THAT(losses.front().why, HasSubstr("has 16 bits too"));
+}
+
+TEST_F(MegatronRuns, AScheduleWithoutItsOptimizerIsDoubted) {
+  EXPECT_THAT(open({.has_schedule = true})->remarks(), ElementsAre(HasSubstr("and no optimizer")));
 }
 
 TEST_F(MegatronRuns, FilesOfTheDistributedOptimizerAreALoss) {
@@ -342,6 +433,37 @@ TEST_F(MegatronRuns, ATiedEmbeddingIsNotItsCopyOnTheLastStage) {
   };
   EXPECT_THAT(error_of([&] { open({.stages = 2, .is_lost = is_embedding}); }),
               Fails(ErrorCode::Corrupt, {"are in no file", "word_embeddings"}));
+}
+
+TEST_F(MegatronRuns, AShapeThatAllFilesHaveWrongIsDamage) {
+  const std::string layer = "decoder.layers.1.", attention = layer + "self_attention.";
+  const std::pair<std::string, Shape> cases[] = {
+      {"decoder.final_layernorm.weight", {3}},    {"embedding.position_embeddings.weight", {5, 3}},
+      {layer + "input_layernorm.weight", {4, 1}}, {layer + "pre_mlp_layernorm.weight", {5}},
+      {attention + "linear_qkv.weight", {6, 5}},  {attention + "linear_qkv.weight", {24}},
+      {attention + "linear_proj.weight", {5, 2}}, {attention + "linear_proj.weight", {4, 1}},
+      {layer + "mlp.linear_fc1.weight", {3, 5}},  {layer + "mlp.linear_fc2.weight", {5, 3}}};
+  for (const auto& [name, shape] : cases)
+    EXPECT_THAT(error_of([&] {
+                  open({.tensor_ranks = 2, .shapes = {{name, shape}}});
+                }),
+                Fails(ErrorCode::Corrupt, {name}));
+  // The layers differ, and nothing else tells which size is right.
+  const std::map<std::string, Shape> smaller = {{layer + "mlp.linear_fc1.weight", {2, 4}},
+                                                {layer + "mlp.linear_fc2.weight", {4, 2}}};
+  EXPECT_THAT(error_of([&] { open({.tensor_ranks = 2, .shapes = smaller}); }),
+              Fails(ErrorCode::Corrupt, {"4 rows in all", "layers.0.mlp.linear_fc1.weight"}));
+  EXPECT_NO_THROW(open({.tensor_ranks = 2,
+                        .args = {{"heterogeneous_layers_config_path", "layers.json"}},
+                        .shapes = smaller}));
+}
+
+TEST_F(MegatronRuns, ArgumentsTellTheRowsOfPositions) {
+  EXPECT_NO_THROW(open({.args = {{"max_position_embeddings", 5}}}));
+  EXPECT_THAT(error_of([&] {
+                open({.args = {{"max_position_embeddings", 6}}});
+              }),
+              Fails(ErrorCode::Corrupt, {"5 rows", "max_position_embeddings"}));
 }
 
 /// Returns the ranks that have the rows of a first matrix.

@@ -289,12 +289,14 @@ TEST_F(CutByNames, ALayerThatTheModelDoesNotHaveIsDamage) {
 }
 
 /// A rank's part of a Llama of one layer, whose tensors have the shapes that `rows` says.
+/// Those in `others` have other shapes.
 void save_llama_part(const Path& file, std::uint64_t rows, bool has_norm = true,
-                     std::uint64_t tokens = 3) {
+                     std::uint64_t tokens = 3, const std::map<std::string, Shape>& others = {}) {
   const DType f32 = DType::Float32;
   Json names = Json::object();
   std::map<std::string, Made> tensors;
-  const auto add = [&](const std::string& name, const Shape& shape) {
+  const auto add = [&](const std::string& name, const Shape& usual) {
+    const Shape shape = others.contains(name) ? others.at(name) : usual;
     names[name] = tensor(name);
     tensors[name] = {f32, shape, std::vector<float>(element_count(shape))};
   };
@@ -309,6 +311,7 @@ void save_llama_part(const Path& file, std::uint64_t rows, bool has_norm = true,
   add("tok_embeddings.weight", {tokens, 4});
   if (has_norm) add("norm.weight", {4});
   add("output.weight", {3, 4});
+  if (others.contains("rope.freqs")) add("rope.freqs", {});
   fs::remove(file);
   save_torch(file, names, tensors, file.stem());
 }
@@ -346,6 +349,36 @@ TEST_F(CutByNames, TheEmbeddingAndTheOutputOfMetaHaveOneVocabulary) {
   save(2);
   EXPECT_THAT(error_of([&] { open(temp_.path()); }),
               Fails(ErrorCode::Corrupt, {"4 rows in all, and output.weight 6"}));
+}
+
+TEST_F(CutByNames, AShapeThatAllFilesOfMetaHaveWrongIsDamage) {
+  const auto save = [&](const std::map<std::string, Shape>& others, const char* more = "") {
+    for (const char* name : {"consolidated.00.pth", "consolidated.01.pth"})
+      save_llama_part(temp_.path() / name, 3, true, 3, others);
+    test::write_file(temp_.path() / "params.json",
+                     fmt::format(R"({{"dim": 4, "n_heads": 2, "n_layers": 1{}}})", more));
+  };
+  const std::string layer = "layers.0.";
+  const std::pair<std::string, Shape> cases[] = {{"norm.weight", {3}},
+                                                 {layer + "attention_norm.weight", {5}},
+                                                 {layer + "ffn_norm.weight", {4, 1}},
+                                                 {"output.weight", {3, 5}},
+                                                 {layer + "attention.wk.weight", {2, 5}},
+                                                 {layer + "attention.wo.weight", {5, 2}},
+                                                 {layer + "attention.wo.weight", {4, 1}},
+                                                 {layer + "feed_forward.w1.weight", {12}},
+                                                 {layer + "feed_forward.w3.weight", {2, 4}},
+                                                 {layer + "feed_forward.w2.weight", {4, 2}},
+                                                 {"rope.freqs", {2}}};
+  for (const auto& [name, shape] : cases) {
+    save({{name, shape}});
+    EXPECT_THAT(error_of([&] { open(temp_.path()); }), Fails(ErrorCode::Corrupt, {name})) << name;
+  }
+  save({{"rope.freqs", {1}}}, R"(, "hidden_dim": 6)");
+  EXPECT_NO_THROW(open(temp_.path()));
+  save({}, R"(, "hidden_dim": 8)");
+  EXPECT_THAT(error_of([&] { open(temp_.path()); }),
+              Fails(ErrorCode::Corrupt, {"6 rows in all, and by hidden_dim they are 8"}));
 }
 
 TEST_F(CutByNames, PartsThatDoNotTellEnoughAreRefusedInWords) {

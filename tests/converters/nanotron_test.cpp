@@ -2,12 +2,15 @@
 #include "unishard/converters/source.hpp"
 #include "unishard/format/error.hpp"
 
+#include "containers/object_tree.hpp"
+#include "containers/torch_file.hpp"
 #include "expect.hpp"
 #include "expected_tensors.hpp"
 #include "fixtures.hpp"
 #include "formats/dcp/nanotron_names.hpp"
 #include "source_notes.hpp"
 #include "temp_dir.hpp"
+#include "torch_files.hpp"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
@@ -16,7 +19,12 @@
 #include <cstdint>
 #include <cstring>
 #include <filesystem>
+#include <functional>
+#include <map>
+#include <span>
 #include <string>
+#include <utility>
+#include <vector>
 
 namespace unishard::converters {
 namespace {
@@ -24,8 +32,11 @@ namespace {
 namespace fs = std::filesystem;
 using test::error_of;
 using test::Fails;
+using testing::AllOf;
 using testing::Contains;
+using testing::ElementsAre;
 using testing::HasSubstr;
+using testing::IsEmpty;
 
 const Path kGolden = Path(UNISHARD_TEST_DATA) / "golden/nanotron";
 const std::string kDown = "model/model/decoder/1/pp_block/mlp/down_proj/";
@@ -147,6 +158,54 @@ TEST(Nanotron, AnOptimizerOfAnotherSaveIsRefused) {
   }
   EXPECT_THAT(error_of([&] { open(run.run()); }),
               Fails(ErrorCode::Corrupt, "the files are of another save"));
+}
+
+/// Changes what a file of the optimizer holds, and saves it again.
+void change_object(const Path& path, const std::function<void(Json& object)>& change) {
+  Json object;
+  std::map<std::string, Made> tensors;
+  {
+    const torch::TorchFile file(torch::whole_file(posix_storage(), path));
+    torch::ObjectTree tree = torch::describe(file.root(), fs::file_size(path));
+    for (const torch::NamedTensor& named : tree.tensors) {
+      const torch::TensorView view = file.tensor(named.value);
+      Made made{view.dtype, view.shape, std::vector<float>(view.elements())};
+      view.read({0, view.elements()}, std::as_writable_bytes(std::span(made.values)));
+      tensors.emplace(named.name, std::move(made));
+    }
+    object = std::move(tree.content);
+  }
+  change(object);
+  fs::remove(path);
+  save_torch(path, object, tensors, path.stem());
+}
+
+/// Does so with all files of the optimizer.
+void change_optimizer(const Copied& run, const std::function<void(Json& object)>& change) {
+  for (const auto& entry : fs::directory_iterator(run.file("optimizer")))
+    if (entry.path().extension() == ".pt") change_object(entry.path(), change);
+}
+
+TEST(Nanotron, ParametersThatLackTheirMastersAreNamed) {
+  const std::string name = "model.decoder.1.pp_block.mlp.down_proj.weight";
+  const Copied run("tp2_pp2_dp2_zero1_bf16");
+  change_optimizer(run, [](Json& /*object*/) {});
+  EXPECT_THAT(open(run.run())->remarks(), IsEmpty());
+  change_optimizer(run, [&](Json& object) { object["gradient_accumulator"].erase(name); });
+  EXPECT_THAT(open(run.run())->remarks(),
+              ElementsAre(AllOf(HasSubstr("1 parameters"), HasSubstr(name),
+                                HasSubstr("have no fp32 master"))));
+}
+
+TEST(Nanotron, KeysOfTheOptimizerThatAreNotReadAreNamed) {
+  const Copied run("tp2_pp2_dp2_zero1_bf16");
+  change_optimizer(run, [](Json& object) {
+    object["accumulator"] = Json(object["gradient_accumulator"]);
+    object.erase("gradient_accumulator");
+  });
+  const auto source = open(run.run());
+  EXPECT_THAT(lines_of(source->losses()), Contains(HasSubstr("accumulator of ")));
+  EXPECT_THAT(source->remarks(), ElementsAre(HasSubstr("keys that are not read: accumulator")));
 }
 
 TEST(Nanotron, WhatNothingTellsIsNoted) {

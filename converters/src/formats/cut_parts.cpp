@@ -125,7 +125,11 @@ std::unique_ptr<Source> open_meta_parts(Storage& storage, const Path& folder) {
           fmt::format("{}: {} tensors of the model are in no file, {} first", folder.string(),
                       missing.size(), unishard::quote(missing.front())),
           "use another copy of the files");
-  return join_by_names(std::move(parts), rules, folder.string(), notes);
+  auto source = join_by_names(std::move(parts), rules, folder.string(), notes);
+  if (const auto wrong = find_wrong_meta_shape(source->catalog(), params))
+    raise(ErrorCode::Corrupt, fmt::format("{}: {}", folder.string(), *wrong),
+          "use another copy of the files, or the params.json of this model");
+  return source;
 }
 
 /// Returns the iterations of Megatron-LM in a run that lacks the file which names the newest.

@@ -2,6 +2,9 @@
 
 #include "unishard/format/error.hpp"
 
+#include "formats/named_cuts.hpp"
+#include "formats/shared_sizes.hpp"
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -176,6 +179,51 @@ std::optional<std::string> find_wrong_vocabulary(const TensorInfo& tensor, const
                      *run.vocabulary, rows, quote(tensor.fqn));
 }
 
+constexpr const char *kGptWidth = "width", *kGptTokens = "tokens", *kGptPositions = "positions";
+constexpr const char *kGptAttention = "attention", *kGptHeads = "heads", *kGptFirst = "first",
+                     *kGptInner = "inner";
+
+/// What the dimensions of a weight are called. A bias has those of the rows.
+struct GptSizes {
+  std::string_view end;              ///< of the name, before `weight` or `bias`
+  std::array<const char*, 2> sizes;  ///< the second is null where there is one only
+};
+/// The first that matches counts.
+constexpr std::array<GptSizes, 16> kGptSizes = {{
+    {"q_layernorm.", {"queries' norm", nullptr}},
+    {"k_layernorm.", {"keys' norm", nullptr}},
+    {"norm.", {kGptWidth, nullptr}},
+    {"layer_norm_", {kGptWidth, nullptr}},
+    {"position_embeddings.", {kGptPositions, kGptWidth}},
+    {"word_embeddings.", {kGptTokens, kGptWidth}},
+    {"output_layer.", {kGptTokens, kGptWidth}},
+    {"word_embeddings_for_head.", {kGptTokens, kGptWidth}},
+    {"linear_qkv.", {kGptAttention, kGptWidth}},
+    {"query_key_value.", {kGptAttention, kGptWidth}},
+    {"linear_proj.", {kGptWidth, kGptHeads}},
+    {"self_attention.dense.", {kGptWidth, kGptHeads}},
+    {kFirstMatrix, {kGptFirst, kGptWidth}},
+    {kSecondMatrix, {kGptWidth, kGptInner}},
+    {kOldFirstMatrix, {kGptFirst, kGptWidth}},
+    {kOldSecondMatrix, {kGptWidth, kGptInner}},
+}};
+
+/// Returns what the dimensions of a tensor are called; none for one that is in no table.
+std::vector<std::string> size_names(const std::string& fqn, const MegatronRun& run) {
+  const bool is_bias = fqn.ends_with("bias");
+  const std::string_view name = std::string_view(fqn).substr(0, fqn.size() - (is_bias ? 4 : 6));
+  const auto* const found = std::ranges::find_if(
+      kGptSizes, [&](const GptSizes& each) { return name.ends_with(each.end); });
+  if (found == kGptSizes.end()) return {};
+  std::vector<std::string> names = {found->sizes[0]};
+  if (!is_bias && found->sizes[1] != nullptr) names.emplace_back(found->sizes[1]);
+  const auto layer = parse_layer_name(fqn);
+  if (!layer || !run.has_unlike_layers) return names;
+  for (std::string& size : names)
+    if (size != kGptWidth) size += fmt::format(" of layer {}", layer->layer);
+  return names;
+}
+
 }  // namespace
 
 std::vector<std::string> missing_gpt_tensors(const std::set<std::string>& names,
@@ -192,6 +240,21 @@ std::optional<std::string> find_contradiction(const Catalog& part, const Megatro
   for (const TensorInfo& tensor : part.tensors) {
     if (auto wrong = find_wrong_size(tensor, run)) return wrong;
     if (auto wrong = find_wrong_vocabulary(tensor, run)) return wrong;
+  }
+  return std::nullopt;
+}
+
+std::optional<std::string> find_wrong_shape(const Catalog& whole, const MegatronRun& run) {
+  SharedSizes sizes;
+  sizes.tell(kGptWidth, run.hidden, "hidden_size");
+  sizes.tell(kGptInner, run.inner, "ffn_hidden_size");
+  sizes.tell(kGptHeads, run.columns_of_heads, "num_attention_heads and kv_channels");
+  sizes.tell(kGptPositions, run.positions, "max_position_embeddings");
+  for (const TensorInfo& tensor : whole.tensors) {
+    if (tensor.state != state::kWeights) continue;
+    const std::vector<std::string> names = size_names(tensor.fqn, run);
+    if (names.empty()) continue;
+    if (auto wrong = sizes.compare(tensor, names)) return wrong;
   }
   return std::nullopt;
 }

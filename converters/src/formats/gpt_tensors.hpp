@@ -26,4 +26,8 @@ bool has_gates(const Catalog& part);
 /// the run, or another tensor of its layer.
 std::optional<std::string> find_contradiction(const Catalog& part, const MegatronRun& run);
 
+/// Returns the same of the whole model, all of whose layers have the same sizes, unless the run was
+/// given a file with sizes of each.
+std::optional<std::string> find_wrong_shape(const Catalog& whole, const MegatronRun& run);
+
 }  // namespace unishard::converters

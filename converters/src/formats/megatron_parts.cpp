@@ -1,6 +1,7 @@
 #include "formats/megatron_parts.hpp"
 
 #include "unishard/converters/extra_state.hpp"
+#include "unishard/converters/optimizer_scalars.hpp"
 #include "unishard/format/error.hpp"
 
 #include "containers/joined_source.hpp"
@@ -249,20 +250,27 @@ class MegatronParts {
         why_no_states_ = fmt::format("{}: {}", path.string(), states.why_not);
         return named_.clear();
       }
+      has_lone_schedule_ |= states.has_lone_schedule;
       if (states.part == nullptr) {
         without = path;
         continue;
       }
       left_out_.merge(states.left_out);
-      named_.emplace(rank, std::move(states.part));
+      const auto [named, is_new] = named_.emplace(rank, std::move(states.part));
+      const Catalog& leader = named_.at({rank.first, 0})->catalog();
+      if (std::string why = find_different_value(leader, named->second->catalog()); !why.empty()) {
+        why_no_states_ = fmt::format("{}: {}", path.string(), why);
+        return named_.clear();
+      }
     }
     if (without && !named_.empty())
       why_no_states_ = fmt::format("{} has no optimizer, and others have one", without->string());
     if (without) named_.clear();
   }
 
-  /// The distributed optimizer has files of its own, whose buckets name no parameters.
-  void lose_distributed_optimizer(deepspeed::Notes& notes) {
+  /// The distributed optimizer has files of its own, whose buckets name no parameters. Returns
+  /// whether the run had one.
+  bool lose_distributed_optimizer(deepspeed::Notes& notes) {
     for (const auto& [rank, path] : files_) {
       const Path folder = path.parent_path();
       std::string name = "distrib_optim.pt", why;
@@ -277,8 +285,20 @@ class MegatronParts {
         continue;
       why = fmt::format("{} {}", (folder / name).string(), why);
       notes.add(fmt::format("the fp32 masters of the weights are not read: {}", why));
-      return notes.lose({Role::Optimizer, "optimizer", std::move(why)});
+      notes.lose({Role::Optimizer, "optimizer", std::move(why)});
+      return true;
     }
+    return false;
+  }
+
+  /// The reason is said for the first stage.
+  void say_why_no_states(deepspeed::Notes& notes) {
+    const std::string why = std::exchange(why_no_states_, {});
+    if (why.empty()) return;
+    notes.add(
+        fmt::format("the optimizer's states, and fp32 masters among them, are not read: {}", why));
+    if (std::ranges::count(notes.losses(), Role::Optimizer, &Loss::role) == 0)
+      notes.lose({Role::Optimizer, "optimizer", why});
   }
 
   bool has_optimizer(const Path& file) const {
@@ -311,14 +331,14 @@ class MegatronParts {
     deepspeed::CutParts parts = has_states()
                                     ? named_parts(stage, paths, notes)
                                     : open_cut_files(storage_, paths, notes, why_no_states_);
-    if (stage == 0 && !has_states()) lose_distributed_optimizer(notes);
-    if (!why_no_states_.empty())
-      notes.add(fmt::format("the optimizer's states, and fp32 masters among them, are not read: {}",
-                            std::exchange(why_no_states_, {})));
+    const bool is_told = stage == 0 && !has_states() && lose_distributed_optimizer(notes);
+    if (is_told) why_no_states_.clear();
+    if (is_told) has_lone_schedule_ = false;
     const bool is_nested = NestedModel::is_one(parts.sources.front()->catalog());
     for (std::unique_ptr<Source>& part : parts.sources)
       if (is_nested) part = std::make_unique<NestedModel>(std::move(part));
     if (is_nested) lose_states(*parts.sources.front(), notes);
+    say_why_no_states(notes);
     for (std::size_t rank = 0; rank < paths.size(); ++rank)
       require_one_save(parts.sources[rank]->catalog(), paths[rank]);
     parts.left_out = kModuleState;
@@ -386,7 +406,12 @@ class MegatronParts {
       refuse(fmt::format("the stages have {} layers together, and num_layers is {}", layers,
                          run_.layers));
     require_whole(out.catalog);
+    if (const auto wrong = find_wrong_shape(out.catalog, run_)) refuse(*wrong);
     remark_on_iteration(out.remarks);
+    remark_on_steps(out.catalog, out.remarks);
+    if (has_lone_schedule_)
+      out.remarks.push_back(
+          "the files have the schedule of an optimizer (opt_param_scheduler), and no optimizer");
     for (std::vector<SharedBox>& boxes : boxes_) {
       JoinedTensor tensor{std::vector<std::size_t>(stages.size(), 0), nullptr};
       for (const SharedBox::Copy& copy : boxes.front().copies)
@@ -418,6 +443,30 @@ class MegatronParts {
                       iteration_->dump(), folder_.filename().string()));
   }
 
+  /// An optimizer skips steps where gradients overflow, and never makes more than one of an
+  /// iteration. That of Transformer Engine counts the steps of a group.
+  void remark_on_steps(const Catalog& catalog, std::vector<std::string>& remarks) const {
+    if (!has_states() || !iteration_ || !iteration_->is_number()) return;
+    double steps = static_cast<double>(catalog.step);
+    for (const Json& group : catalog.groups) {
+      const Json counted = group.value("step", Json());
+      if (counted.is_number()) steps = std::max(steps, counted.get<double>());
+    }
+    const double iteration = iteration_->get<double>();
+    const bool has_moments =
+        std::ranges::count(catalog.tensors, state::kExpAvgSq, &TensorInfo::state) > 0;
+    if (steps > iteration)
+      remarks.push_back(fmt::format(
+          "the optimizer counts {} steps, and the files say iteration {}: one may be another "
+          "save's",
+          steps, iteration));
+    if (steps == 0 && iteration > 0 && has_moments)
+      remarks.push_back(
+          fmt::format("Adam's moments have no steps, and the files say iteration {}: a program "
+                      "that continues with them begins to count at 0",
+                      iteration));
+  }
+
   void begin(Catalog& catalog) const {
     catalog.tensors.clear();
     catalog.aliases.clear();
@@ -444,6 +493,7 @@ class MegatronParts {
       add(std::move(whole), number, i, out);
     }
     if (has_states()) add_groups(stage.groups, before, out.catalog);
+    if (has_states() && number > 0) add_scalars(stage.client_state, before, out.catalog);
     if (!layers.empty() && layers.rbegin()->first + 1 != layers.size())
       refuse(
           fmt::format("stage {} lacks one of its layers below {}", number, layers.rbegin()->first));
@@ -456,6 +506,21 @@ class MegatronParts {
     const auto layer = parse_layer_name(name);
     if (!layer) return name;
     return fmt::format("{}{}.{}", layer->before, before + layer->layer, layer->local);
+  }
+
+  /// Adds the steps and other values that a stage keeps of its parameters to those of the whole
+  /// model. A copy of the tied embedding has those of the embedding.
+  static void add_scalars(const Json& client_state, std::uint64_t before, Catalog& catalog) {
+    const std::string key(kOptimizerScalars);
+    const auto rename = [&](const std::string& name) { return name_in_model(name, before); };
+    const Json renamed = rename_optimizer_scalars(client_state, rename);
+    if (!renamed.is_object() || !renamed.contains(key)) return;
+    for (const auto& [state, values] : renamed[key].items()) {
+      for (const auto& [name, value] : values.items()) {
+        const bool is_copy = std::ranges::count(catalog.aliases, name, &Alias::fqn) > 0;
+        if (!is_copy) catalog.client_state[key][state][name] = value;
+      }
+    }
   }
 
   /// Appends the parameters of a stage's groups to those of the whole model.
@@ -535,6 +600,7 @@ class MegatronParts {
   std::map<Rank, std::unique_ptr<Source>> named_;  // files with the states of their optimizers
   std::set<std::string> left_out_;                 // values that the ranks have beside the states
   std::string why_no_states_;                      // empty too where there are none
+  bool has_lone_schedule_ = false;                 // of an optimizer that the files lack
   std::optional<Json> iteration_;                  // that the first file has
   std::set<std::string> layer_names_;              // of the first layer
   std::string layers_of_;                          // what precedes the number of a layer

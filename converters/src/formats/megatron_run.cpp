@@ -28,15 +28,13 @@ class Arguments {
   torch::Value args_;
 };
 
-/// Queries may have gates, and heads may have any size where the arguments do not tell it.
-std::optional<std::uint64_t> rows_of_attention(const Arguments& args, std::uint64_t heads_of_keys) {
-  const std::uint64_t heads = args.number("num_attention_heads").value_or(0);
-  if (heads == 0 || args.is_set("attention_output_gate")) return std::nullopt;
-  if (const auto channels = args.number("kv_channels"))
-    return *channels * (heads + 2 * heads_of_keys);
+/// Heads may have any size where the arguments do not tell it.
+std::optional<std::uint64_t> size_of_head(const Arguments& args, std::uint64_t heads) {
+  if (heads == 0) return std::nullopt;
+  if (const auto channels = args.number("kv_channels")) return channels;
   const auto hidden = args.number("hidden_size");
   if (!hidden || *hidden % heads != 0) return std::nullopt;
-  return *hidden / heads * (heads + 2 * heads_of_keys);
+  return *hidden / heads;
 }
 
 void read_sizes(const Arguments& args, MegatronRun& run) {
@@ -45,9 +43,16 @@ void read_sizes(const Arguments& args, MegatronRun& run) {
   if (const auto unit = args.number("make_vocab_size_divisible_by"))
     run.vocabulary_unit = *unit * run.tensor_ranks;
   run.hidden = args.number("hidden_size");
-  if (args.has("heterogeneous_layers_config_path")) return;  // each layer has sizes of its own
+  run.positions = args.number("max_position_embeddings");
+  run.has_unlike_layers = args.has("heterogeneous_layers_config_path");
+  if (run.has_unlike_layers) return;
   run.inner = args.number("ffn_hidden_size");
-  run.rows_of_attention = rows_of_attention(args, run.heads_of_keys);
+  const std::uint64_t heads = args.number("num_attention_heads").value_or(0);
+  const auto head = size_of_head(args, heads);
+  if (!head) return;
+  run.columns_of_heads = *head * heads;
+  if (!args.is_set("attention_output_gate"))  // of the queries
+    run.rows_of_attention = *head * (heads + 2 * run.heads_of_keys);
 }
 
 MegatronRun run_of(const Arguments& args) {

@@ -28,6 +28,9 @@ struct MegatronRun {
   std::optional<std::uint64_t> padded_vocabulary = {}, vocabulary_unit = {};
   std::optional<std::uint64_t> hidden = {}, inner = {};  ///< inner: ffn_hidden_size
   std::optional<std::uint64_t> rows_of_attention = {};   ///< of queries, keys and values
+  std::optional<std::uint64_t> columns_of_heads = {};    ///< of the matrix behind attention
+  std::optional<std::uint64_t> positions = {};           ///< rows of the table of positions
+  bool has_unlike_layers = false;                        ///< each has sizes of its own
   bool operator==(const MegatronRun&) const = default;
 };
 

@@ -2,6 +2,7 @@
 
 #include "unishard/converters/dtype_cast.hpp"
 #include "unishard/converters/extra_state.hpp"
+#include "unishard/converters/optimizer_scalars.hpp"
 #include "unishard/format/error.hpp"
 
 #include "containers/torch_file.hpp"
@@ -25,7 +26,8 @@ namespace unishard::converters {
 namespace {
 
 constexpr std::string_view kMasters = "optimizer.fp32_from_fp16_params.";
-/// Elements of a master that are compared with the weights. Many parameters tell enough together.
+/// Elements at an end of a master that are compared with the weights. Many parameters tell enough
+/// together.
 constexpr std::uint64_t kCompared = 64;
 
 bool is_16_bit(const TensorInfo& tensor) {
@@ -179,6 +181,8 @@ class StateNames {
   std::string name_master(std::size_t weights, std::size_t master) {
     const TensorInfo& parameter = part_.catalog().tensors[weights];
     TensorInfo named = part_.catalog().tensors[master];
+    if (is_16_bit(named))
+      return fmt::format("the master of {} has 16 bits too", quote(parameter.fqn));
     if (named.shape != parameter.shape || !rounds_to(master, weights))
       return fmt::format("the fp32 master in the place of {} is another one's",
                          quote(parameter.fqn));
@@ -189,15 +193,20 @@ class StateNames {
     return {};
   }
 
-  /// Whether the beginning of the master, rounded, is that of the weights.
+  /// Whether both ends of the master, rounded, are those of the weights.
   bool rounds_to(std::size_t master, std::size_t weights) const {
+    const std::uint64_t all = part_.catalog().tensors[weights].elements();
+    const std::uint64_t count = std::min(kCompared, all);
+    return rounds_to(master, weights, {0, count}) && rounds_to(master, weights, {all - count, all});
+  }
+
+  bool rounds_to(std::size_t master, std::size_t weights, ElementRange range) const {
     const TensorInfo& from = part_.catalog().tensors[master];
     const TensorInfo& to = part_.catalog().tensors[weights];
-    const std::uint64_t count = std::min(kCompared, to.elements());
-    std::vector<std::byte> values(count * size_of(from.dtype)), wanted(count * size_of(to.dtype)),
-        rounded(wanted.size());
-    part_.read(master, {0, count}, values);
-    part_.read(weights, {0, count}, wanted);
+    std::vector<std::byte> values(range.size() * size_of(from.dtype)),
+        wanted(range.size() * size_of(to.dtype)), rounded(wanted.size());
+    part_.read(master, range, values);
+    part_.read(weights, range, wanted);
     if (!convertible(from.dtype, to.dtype)) return false;
     convert_elements(from.dtype, values, to.dtype, rounded);
     return rounded == wanted;
@@ -257,10 +266,42 @@ class NamedStates final : public ForwardingSource {
   std::vector<std::size_t> numbers_;
 };
 
+/// Returns why the optimizer of a file has no states with names; empty where there is none.
+std::string why_unnamed(torch::Value root, bool has_groups) {
+  const auto optimizer = root.is_dict() ? root.find("optimizer") : std::nullopt;
+  if (optimizer && optimizer->is(torch::NodeKind::List)) return "it has several optimizers";
+  if (!optimizer || !optimizer->is_dict()) return {};
+  return has_groups ? "its optimizer has no states of any parameter"
+                    : "its optimizer has no parameter groups, which tell whose the states are";
+}
+
+/// A run that does not save its optimizer saves no schedule of it either.
+bool has_schedule(torch::Value root) {
+  const auto schedule = root.is_dict() ? root.find("opt_param_scheduler") : std::nullopt;
+  return schedule && !schedule->is_none();
+}
+
 }  // namespace
 
+std::string find_different_value(const Catalog& first, const Catalog& other) {
+  const OptimizerScalars values(first), others(other);
+  const auto own = [](const OptimizerScalars& scalars, const std::string& name) {
+    Json all = Json::object();
+    for (const auto& [state, value] : scalars.of(name)) all[state] = *value;
+    all["step"] = scalars.step(name);
+    return all;
+  };
+  for (const TensorInfo& tensor : other.tensors) {
+    if (tensor.group >= 0 && own(values, tensor.fqn) != own(others, tensor.fqn))
+      return fmt::format("{} has other steps or values than on the first rank of the stage",
+                         quote(tensor.fqn));
+  }
+  return {};
+}
+
 MegatronStates open_with_states(Storage& storage, const Path& file, const Catalog* first) {
-  require_written_name(file, torch::TorchFile(torch::whole_file(storage, file)).archive_name());
+  const torch::TorchFile archive(torch::whole_file(storage, file));
+  require_written_name(file, archive.archive_name());
   OpenOptions options;
   options.assume_model_order = true;
   MegatronStates out;
@@ -273,7 +314,12 @@ MegatronStates open_with_states(Storage& storage, const Path& file, const Catalo
       catalog.tensors, [](const auto& tensor) { return tensor.fqn.starts_with(kMasters); });
   if (!has_states && has_masters)
     out.why_not = "its fp32 masters have no states beside them, which would tell whose they are";
-  if (!catalog.groups.is_array() || !has_states) return out;
+  const bool has_groups = catalog.groups.is_array() && !catalog.groups.empty();
+  if (!has_groups || !has_states) {
+    if (out.why_not.empty()) out.why_not = why_unnamed(archive.root(), has_groups);
+    out.has_lone_schedule = out.why_not.empty() && has_schedule(archive.root());
+    return out;
+  }
   StateNames names(*part);
   out.why_not = names.find();
   out.left_out = names.left_out();

@@ -3,6 +3,7 @@
 #include "unishard/format/error.hpp"
 
 #include "formats/named_cuts.hpp"
+#include "formats/shared_sizes.hpp"
 
 #include <fmt/format.h>
 
@@ -16,27 +17,32 @@
 namespace unishard::converters {
 namespace {
 
+constexpr const char *kMetaWidth = "dim", *kMetaInner = "hidden_dim", *kMetaQueries = "queries",
+                     *kMetaKeys = "keys", *kMetaTokens = "tokens",
+                     *kMetaFrequencies = "frequencies";
+
 struct MetaTensor {
   std::string_view name;  ///< below `layers.<n>.`, or the whole name
   NamedCut cut = NamedCut::Whole;
+  std::array<const char*, 2> sizes;  ///< what its dimensions are called; null: it has one only
 };
 // The facts are those of llama/model.py (a layer that is parallel in its columns has the rows of
 // its weights cut) and of transformers' convert_llama_weights_to_hf.py.
 constexpr std::array<MetaTensor, 9> kMetaLayers = {{
-    {"attention.wq.weight", NamedCut::Rows},
-    {"attention.wk.weight", NamedCut::Rows},
-    {"attention.wv.weight", NamedCut::Rows},
-    {"attention.wo.weight", NamedCut::Columns},
-    {"feed_forward.w1.weight", NamedCut::Rows},
-    {"feed_forward.w2.weight", NamedCut::Columns},
-    {"feed_forward.w3.weight", NamedCut::Rows},
-    {"attention_norm.weight", NamedCut::Whole},
-    {"ffn_norm.weight", NamedCut::Whole},
+    {"attention.wq.weight", NamedCut::Rows, {kMetaQueries, kMetaWidth}},
+    {"attention.wk.weight", NamedCut::Rows, {kMetaKeys, kMetaWidth}},
+    {"attention.wv.weight", NamedCut::Rows, {kMetaKeys, kMetaWidth}},
+    {"attention.wo.weight", NamedCut::Columns, {kMetaWidth, kMetaQueries}},
+    {"feed_forward.w1.weight", NamedCut::Rows, {kMetaInner, kMetaWidth}},
+    {"feed_forward.w2.weight", NamedCut::Columns, {kMetaWidth, kMetaInner}},
+    {"feed_forward.w3.weight", NamedCut::Rows, {kMetaInner, kMetaWidth}},
+    {"attention_norm.weight", NamedCut::Whole, {kMetaWidth, nullptr}},
+    {"ffn_norm.weight", NamedCut::Whole, {kMetaWidth, nullptr}},
 }};
 constexpr std::array<MetaTensor, 3> kMetaOutside = {{
-    {"norm.weight", NamedCut::Whole},
-    {"output.weight", NamedCut::Rows},
-    {"rope.freqs", NamedCut::Whole},
+    {"norm.weight", NamedCut::Whole, {kMetaWidth, nullptr}},
+    {"output.weight", NamedCut::Rows, {kMetaTokens, kMetaWidth}},
+    {"rope.freqs", NamedCut::Whole, {kMetaFrequencies, nullptr}},
 }};
 constexpr std::string_view kEmbedding = "tok_embeddings.weight";
 
@@ -167,6 +173,46 @@ class MetaRules {
   const std::string& where_;
 };
 
+std::optional<std::uint64_t> size_in(const Json& params, const char* key) {
+  const auto found = params.find(key);
+  if (found == params.end() || !found->is_number_unsigned()) return std::nullopt;
+  return found->get<std::uint64_t>();
+}
+
+/// Returns the sizes that params.json tells.
+SharedSizes told_sizes(const Json& params) {
+  SharedSizes sizes;
+  const auto width = size_in(params, kMetaWidth), heads = size_in(params, "n_heads");
+  sizes.tell(kMetaWidth, width, kMetaWidth);
+  sizes.tell(kMetaInner, size_in(params, kMetaInner), kMetaInner);
+  auto head = size_in(params, "head_dim");
+  const bool is_told = head.has_value();
+  if (!head && width && heads && *heads > 0) head = *width / *heads;
+  if (!head || !heads) return sizes;
+  const auto keys = size_in(params, "n_kv_heads").value_or(*heads);
+  const char* const size = is_told ? "head_dim" : "dim and n_heads";
+  sizes.tell(kMetaQueries, *heads * *head,
+             fmt::format("n_heads and {}", is_told ? size : kMetaWidth));
+  sizes.tell(kMetaKeys, keys * *head, fmt::format("n_kv_heads and {}", size));
+  sizes.tell(kMetaFrequencies, *head / 2, size);
+  return sizes;
+}
+
+/// Returns what the dimensions of a tensor are called; nullopt for one in no table.
+std::optional<std::vector<std::string>> size_names(const std::string& fqn) {
+  if (fqn == kEmbedding) return std::vector<std::string>{kMetaTokens, kMetaWidth};
+  const auto find = [](const auto& table,
+                       std::string_view name) -> std::optional<std::vector<std::string>> {
+    const auto found = std::ranges::find(table, name, &MetaTensor::name);
+    if (found == table.end()) return std::nullopt;
+    std::vector<std::string> names = {found->sizes[0]};
+    if (found->sizes[1] != nullptr) names.emplace_back(found->sizes[1]);
+    return names;
+  };
+  const auto layer = parse_layer_name(fqn);
+  return layer ? find(kMetaLayers, layer->local) : find(kMetaOutside, fqn);
+}
+
 }  // namespace
 
 Json meta_rules(const Catalog& first, const Json& params, std::size_t parts,
@@ -203,6 +249,16 @@ std::vector<std::string> missing_meta_tensors(const Catalog& first, const Json& 
   }
   for (const char* name : {"norm.weight", "output.weight"}) require(name);
   return missing;
+}
+
+std::optional<std::string> find_wrong_meta_shape(const Catalog& whole, const Json& params) {
+  SharedSizes sizes = told_sizes(params);
+  for (const TensorInfo& tensor : whole.tensors) {
+    const auto names = size_names(tensor.fqn);
+    if (!names) continue;
+    if (auto wrong = sizes.compare(tensor, *names)) return wrong;
+  }
+  return std::nullopt;
 }
 
 }  // namespace unishard::converters

@@ -5,6 +5,7 @@
 #include "unishard/format/json.hpp"
 
 #include <cstddef>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -22,5 +23,10 @@ Json meta_rules(const Catalog& first, const Json& params, std::size_t parts,
 /// Returns the tensors of a Llama that the files lack: of the layers that params.json counts
 /// (n_layers), and those outside of them.
 std::vector<std::string> missing_meta_tensors(const Catalog& first, const Json& params);
+
+/// Returns a sentence on the first tensor of the whole model whose shape contradicts params.json,
+/// or another tensor.
+/// Pre: meta_rules() has taken `params`.
+std::optional<std::string> find_wrong_meta_shape(const Catalog& whole, const Json& params);
 
 }  // namespace unishard::converters

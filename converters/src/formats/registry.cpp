@@ -500,6 +500,12 @@ void add_doubts_about_steps(Storage& storage, const Path& path, std::string_view
                                           checkpoint_number(folder.filename().string())));
 }
 
+void add_doubts_about_states(std::string_view format, Source& source) {
+  source.add_remarks(doubts_about_states(source.catalog(), source.losses()));
+  if (keeps_settings(format) && !has_lost_optimizer(source))
+    source.add_remarks(doubts_about_settings(source.catalog()));
+}
+
 /// Opens `path` as the format of `row`, and says of a file what it is a part of. `like` is for DCP
 /// only.
 std::unique_ptr<Source> open_as(Storage& storage, const Path& path, const Row& row,
@@ -548,9 +554,7 @@ std::unique_ptr<Source> open_as(Storage& storage, const Path& path, const Row& r
   if (has_model_files(row.entry.name) && storage.kind(path) == EntryKind::Directory)
     source->add_remarks(doubts_about_model(storage, path, source->catalog()));
   add_doubts_about_steps(storage, path, row.entry.name, *source);
-  source->add_remarks(doubts_about_states(source->catalog(), source->losses()));
-  if (keeps_settings(row.entry.name) && !has_lost_optimizer(*source))
-    source->add_remarks(doubts_about_settings(source->catalog()));
+  add_doubts_about_states(row.entry.name, *source);
   return source;
 }
 
@@ -565,6 +569,7 @@ std::unique_ptr<Source> open_parts(Storage& storage, const Path& path, const Ope
   if (source) {
     source->own_storage(watched);
     source->set_path(path);
+    add_doubts_about_states(source->format(), *source);
   }
   return source;
 }

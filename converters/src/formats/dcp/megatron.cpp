@@ -4,6 +4,7 @@
 
 #include "containers/object_tree.hpp"
 #include "containers/pickle_json.hpp"
+#include "formats/dcp/compared_masters.hpp"
 #include "formats/dcp/keys.hpp"
 
 #include <fmt/format.h>
@@ -212,6 +213,9 @@ void add_megatron(Storage& storage, const Path& folder, StateDictBuilder& builde
     builder.out.remarks.push_back(fmt::format(
         "{} is missing: the keys of the moments tell that Megatron-Core saved", kMetadata));
   builder.out.producer = {{"library", "megatron-core"}};
+  builder.out.complete = [](const StateDict& state, Arrangement& arranged) {
+    if (auto line = find_foreign_masters(state, arranged)) arranged.notes.push_back(*line);
+  };
 }
 
 }  // namespace unishard::converters::dcp

@@ -14,6 +14,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <array>
 #include <optional>
 #include <set>
 #include <string_view>
@@ -123,22 +124,33 @@ struct Together {
   std::set<std::string> missing;  ///< parameters that no file of the model holds
   /// Parameters with masters of another type than the weights, and those that do not round to them.
   std::set<std::string> compared, different;
-  double steps = 0;  ///< the largest counter
+  /// Parameters of 16 bits of which a rank has states and no master, where others may have some.
+  std::set<std::string> without_master;
+  bool has_masters = false;
+  std::set<std::string> unread;  ///< keys that are not read
+  double steps = 0;              ///< the largest counter
 };
 
-/// Returns whether the elements of a master round to those of the weights, in the first of them.
-/// `begin` is the master's first element in the weights.
+/// Returns whether elements of a master round to those of the weights. `begin` is the master's
+/// first element in the weights.
+bool rounds_in(const torch::TensorView& master, ElementRange range,
+               const torch::TensorView& weights, std::uint64_t begin) {
+  std::vector<std::byte> wide(range.size() * size_of(master.dtype)),
+      own(range.size() * size_of(weights.dtype)), rounded(own.size());
+  master.read(range, wide, torch::Reading::Sample);
+  weights.read({begin + range.begin, begin + range.end}, own, torch::Reading::Sample);
+  convert_elements(master.dtype, wide, weights.dtype, rounded);
+  return own == rounded;
+}
+
+/// Returns the same of both ends of the master.
 bool rounds_to(const torch::TensorView& master, const torch::TensorView& weights,
                std::uint64_t begin) {
   constexpr std::uint64_t kCompared = 64;
   if (!convertible(master.dtype, weights.dtype)) return true;
-  const std::uint64_t count = std::min(kCompared, master.elements());
-  std::vector<std::byte> wide(count * size_of(master.dtype)), own(count * size_of(weights.dtype)),
-      rounded(own.size());
-  master.read({0, count}, wide, torch::Reading::Sample);
-  weights.read({begin, begin + count}, own, torch::Reading::Sample);
-  convert_elements(master.dtype, wide, weights.dtype, rounded);
-  return own == rounded;
+  const std::uint64_t all = master.elements(), count = std::min(kCompared, all);
+  return rounds_in(master, {0, count}, weights, begin) &&
+         rounds_in(master, {all - count, all}, weights, begin);
 }
 
 /// Reads the file of one rank.
@@ -162,11 +174,38 @@ class RankReader {
     const torch::Value root = object_.root();
     read_names(root.at("names"));
     read_states(root.at("state"));
-    if (const auto masters = root.find("gradient_accumulator")) read_masters(*masters);
+    if (const auto masters = root.find(kMasters)) read_masters(*masters);
     read_groups(root.at("param_groups"));
+    name_unread_keys(root);
+    find_missing_masters();
   }
 
  private:
+  static constexpr std::string_view kMasters = "gradient_accumulator";
+
+  void name_unread_keys(torch::Value root) {
+    constexpr std::array<std::string_view, 4> kRead = {"names", "state", kMasters, "param_groups"};
+    for (std::size_t i = 0; i < root.pair_count(); ++i) {
+      const std::string key =
+          root.key(i).is(torch::NodeKind::Str) ? std::string(root.key(i).string()) : "?";
+      if (std::ranges::count(kRead, key) == 0 && together_.unread.insert(key).second)
+        builder_.out.losses.push_back({Role::ClientValue,
+                                       fmt::format("{} of {}", key, file_.path.string()),
+                                       "no key that nanotron gives its optimizer"});
+    }
+  }
+
+  void find_missing_masters() {
+    together_.has_masters |= !mastered_.empty();
+    for (const std::string& name : stateful_) {
+      const auto parameter = parameters_.find(name);
+      if (mastered_.contains(name) || parameter == parameters_.end()) continue;
+      const DType dtype = cut_of(parameter->second).view.dtype;
+      if (dtype == DType::BFloat16 || dtype == DType::Float16)
+        together_.without_master.insert(name);
+    }
+  }
+
   /// The optimizer may have been given the replica of DistributedDataParallel.
   std::string model_name(std::string_view name) const {
     constexpr std::string_view kReplica = "module.";
@@ -213,6 +252,7 @@ class RankReader {
       together_.missing.insert(name);
       return;
     }
+    (state == state::kFp32 ? mastered_ : stateful_).insert(name);
     try {
       if (state == state::kFp32) compare_master(name, parameter->second, key, view);
       add_tensor(parameter->second, key, path, view);
@@ -313,6 +353,7 @@ class RankReader {
   Together& together_;
   StateDictBuilder& builder_;
   std::map<std::uint64_t, std::string> names_;
+  std::set<std::string> stateful_, mastered_;  // parameters with tensors of states, and of masters
 };
 
 void lose_optimizer(const Path& place, const std::string& why, StateDictBuilder& builder) {
@@ -341,6 +382,20 @@ std::vector<torch::TorchFile> open_all(const std::vector<RankFile>& files, const
   return objects;
 }
 
+/// A run may have no masters at all.
+void doubt_masters(const Together& together, StateDictBuilder& builder) {
+  if (together.without_master.empty()) return;
+  if (together.has_masters)
+    builder.out.remarks.push_back(fmt::format(
+        "{} parameters of 16 bits, {} first, have no fp32 master, or lack a part of it, and others "
+        "have one: what is needed in fp32 is made of the 16 bits",
+        together.without_master.size(), unishard::quote(*together.without_master.begin())));
+  else if (!together.unread.empty())
+    builder.out.remarks.push_back(
+        fmt::format("the optimizer's files have no fp32 masters, and keys that are not read: {}",
+                    fmt::join(together.unread, ", ")));
+}
+
 /// Says what the files contradict the model in.
 void check(const Together& together, const Path& place, StateDictBuilder& builder) {
   for (const std::string& name : together.missing)
@@ -350,6 +405,7 @@ void check(const Together& together, const Path& place, StateDictBuilder& builde
         "the optimizer counts {} steps, and checkpoint_metadata.json {}: the optimizer's "
         "files may be of another save",
         together.steps, *builder.out.step));
+  doubt_masters(together, builder);
   if (together.different.empty()) return;
   if (together.different.size() == together.compared.size())
     raise(ErrorCode::Corrupt,
