@@ -89,8 +89,7 @@ TEST_F(SideFilesOfModels, BesideAFileAreCopiedWhereItIsAModels) {
   fs::create_directory(folder);
   ASSERT_EQ(unishard({"convert", model_, file, "--to", "torch", "-q"}).status, 0);
   write_file(folder / "merges.txt", "a b\n");
-  EXPECT_EQ(report_of({"zero_to_fp32", file, temp_.path() / "none"})["side_files"],
-            Json::array());
+  EXPECT_EQ(report_of({"zero_to_fp32", file, temp_.path() / "none"})["side_files"], Json::array());
   write_file(folder / "config.json", "{\"model_type\": \"gpt2\"}");
   EXPECT_EQ(report_of({"zero_to_fp32", file, out_})["side_files"],
             (Json{"config.json", "merges.txt"}));

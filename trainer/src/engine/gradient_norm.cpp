@@ -56,31 +56,41 @@ at::Tensor gradient_squares(const ModelState& model) {
   return sums.empty() ? at::empty({0}, at::kDouble) : at::cat(sums);
 }
 
-double gradient_norm(const ModelState& model, std::span<const double> own_sums,
-                     Communicator& communicator) {
-  const bool sharded = std::ranges::any_of(
-      model.units, [](const UnitRecord& unit) { return unit.flat->placement().stage > 0; });
-  const std::uint32_t ranks = sharded ? communicator.size() : 1;
-  std::vector<double> mine(own_sums.begin(), own_sums.end());
-  std::vector<std::size_t> next(ranks);  // of each rank's sums: those that are used already
+std::vector<double> equally_many(const ModelState& model, std::span<const double> own_sums,
+                                 std::uint32_t ranks) {
   std::size_t most = 0;
   for (std::uint32_t r = 0; r < ranks; ++r) {
     std::size_t count = 0;
     for (const UnitRecord& unit : model.units) count += nodes_of(unit.flat->layout(), r).size();
     most = std::max(most, count);
   }
+  std::vector<double> mine(own_sums.begin(), own_sums.end());
   mine.resize(most);
-  const std::vector<double> all = sharded ? gather_doubles(communicator, mine) : mine;
+  return mine;
+}
+
+double norm_of(const ModelState& model, std::span<const double> all_sums, std::uint32_t ranks) {
+  const bool is_sharded = std::ranges::any_of(
+      model.units, [](const UnitRecord& unit) { return unit.flat->placement().stage > 0; });
+  const std::size_t most = all_sums.size() / ranks;
+  const std::uint32_t used = is_sharded ? ranks : 1;  // else every rank has all sums
+  std::vector<std::size_t> next(used);  // of each rank's sums: those that are used already
   double total = 0;
   for (const UnitRecord& unit : model.units) {
     std::vector<NodeSum> sums;
-    for (std::uint32_t r = 0; r < ranks; ++r) {
+    for (std::uint32_t r = 0; r < used; ++r) {
       for (const TreeNode& node : nodes_of(unit.flat->layout(), r))
-        sums.push_back({node, all[r * most + next[r]++]});
+        sums.push_back({node, all_sums[r * most + next[r]++]});
     }
     total += root_of(sums);
   }
   return std::sqrt(total);
+}
+
+double gradient_norm(const ModelState& model, std::span<const double> own_sums,
+                     Communicator& communicator) {
+  const std::uint32_t ranks = communicator.size();
+  return norm_of(model, gather_doubles(communicator, equally_many(model, own_sums, ranks)), ranks);
 }
 
 }  // namespace unishard::trainer::detail

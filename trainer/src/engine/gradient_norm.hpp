@@ -5,7 +5,9 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <cstdint>
 #include <span>
+#include <vector>
 
 namespace unishard::trainer::detail {
 
@@ -19,5 +21,11 @@ at::Tensor gradient_squares(const ModelState& model);
 /// rank sends one number for each of its nodes.
 double gradient_norm(const ModelState& model, std::span<const double> own_sums,
                      Communicator& communicator);
+
+/// Returns the values of gradient_squares(), followed by zeros: as many on every rank.
+std::vector<double> equally_many(const ModelState& model, std::span<const double> own_sums,
+                                 std::uint32_t ranks);
+/// Returns the norm from the results of equally_many() of all ranks, in the order of the ranks.
+double norm_of(const ModelState& model, std::span<const double> all_sums, std::uint32_t ranks);
 
 }  // namespace unishard::trainer::detail

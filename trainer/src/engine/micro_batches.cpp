@@ -136,9 +136,12 @@ at::Tensor MicroBatches::end() {
 }
 
 std::vector<double> MicroBatches::gather(std::span<const double> own) const {
-  const std::vector<double> all = gather_doubles(communicator_, own);
+  return in_order(gather_doubles(communicator_, own));
+}
+
+std::vector<double> MicroBatches::in_order(std::span<const double> all) const {
   const auto ranks = static_cast<std::int64_t>(communicator_.size());
-  const auto rounds = static_cast<std::int64_t>(own.size());
+  const auto rounds = static_cast<std::int64_t>(all.size()) / ranks;
   std::vector<double> losses;
   for (std::int64_t id = 0; id < ended_; ++id)
     losses.push_back(all[static_cast<std::size_t>(id % ranks * rounds + id / ranks)]);

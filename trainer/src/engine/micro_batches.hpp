@@ -51,6 +51,8 @@ class MicroBatches {
   /// Returns the losses of all ranks' micro-batches, in their order, from the values of end().
   /// Collective.
   std::vector<double> gather(std::span<const double> own) const;
+  /// Does the same with the values of all ranks, in the order of the ranks.
+  std::vector<double> in_order(std::span<const double> all) const;
   /// Forgets the step.
   void abandon();
 

@@ -21,10 +21,20 @@ StepNumbers gather_numbers(const ModelState& model, const MicroBatches& micro_ba
       host_values(at::cat({own_losses, squares.to(own_losses.device())}));
   collectives.require_healthy();
   const auto count = static_cast<std::size_t>(own_losses.numel());
-  StepNumbers result;
-  result.losses = micro_batches.gather(std::span(numbers).first(count));
-  result.gradient_norm = gradient_norm(model, std::span(numbers).subspan(count), communicator);
-  return result;
+  const std::uint32_t ranks = communicator.size();
+  std::vector<double> message(numbers.begin(), numbers.begin() + own_losses.numel());
+  const auto sums = equally_many(model, std::span(numbers).subspan(count), ranks);
+  message.insert(message.end(), sums.begin(), sums.end());
+  const std::vector<double> all = gather_doubles(communicator, message);
+  std::vector<double> losses, squares_of_ranks;
+  for (std::size_t r = 0; r < ranks; ++r) {
+    const auto of_rank = std::span(all).subspan(r * message.size(), message.size());
+    losses.insert(losses.end(), of_rank.begin(), of_rank.begin() + own_losses.numel());
+    squares_of_ranks.insert(squares_of_ranks.end(), of_rank.begin() + own_losses.numel(),
+                            of_rank.end());
+  }
+  return {.losses = micro_batches.in_order(losses),
+          .gradient_norm = norm_of(model, squares_of_ranks, ranks)};
 }
 
 }  // namespace unishard::trainer::detail

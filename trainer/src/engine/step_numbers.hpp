@@ -17,8 +17,8 @@ struct StepNumbers {
   double gradient_norm = 0;    ///< of the scaled gradients
 };
 
-/// Waits for the device once, for both. `own_losses` come from MicroBatches::end(), `squares` from
-/// gradient_squares(). Collective.
+/// Waits for the device once, for both, and sends one message. `own_losses` come from
+/// MicroBatches::end(), `squares` from gradient_squares(). Collective.
 /// Throws: PeerFailed when a collective failed on the device.
 StepNumbers gather_numbers(const ModelState& model, const MicroBatches& micro_batches,
                            const at::Tensor& own_losses, const at::Tensor& squares,

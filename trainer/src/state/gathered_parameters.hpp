@@ -34,10 +34,10 @@ class GatheredParameters {
   void free();
 
  private:
-  std::vector<at::Tensor> parameters_;
-  at::Tensor flat_;
   void set_memory(at::DataPtr memory, std::size_t bytes);
 
+  std::vector<at::Tensor> parameters_;
+  at::Tensor flat_;
   std::shared_ptr<MemoryMeter> meter_;
   bool has_memory_ = true;
   bool is_borrowed_ = false;
