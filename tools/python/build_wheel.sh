@@ -99,6 +99,12 @@ fetch_sources() {
   read_lists
   cd "$sources"
   # shellcheck disable=SC2086
+  apt source $packages && return
+  # A mirror may have the packages of a security update and not its sources.
+  echo "build_wheel.sh: taking the sources of the release, without its security updates"
+  sed -i '/^deb-src .*-security /d' "$work/apt/sources.list"
+  apt update
+  # shellcheck disable=SC2086
   apt source $packages
 }
 source_of() { find "$sources" -maxdepth 1 -type d -name "$1-[0-9]*" | head -n 1; }
