@@ -6,7 +6,7 @@ cd "$(dirname "$0")/../.."
 ptx=$(mktemp)
 one=$ptx.one
 trap 'rm -f "$ptx" "$one"' EXIT
-for kernels in optimizer/cuda_update runtime/cuda_square_sums; do
+for kernels in optimizer/cuda_update runtime/cuda_gradients runtime/cuda_square_sums; do
   "$@" -Iformat/include -Itrainer/include -Itrainer/src -arch=compute_90 -ptx -o "$one" "trainer/src/$kernels.cu"
   cat "$one" >> "$ptx"
 done
