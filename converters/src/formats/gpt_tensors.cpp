@@ -215,6 +215,13 @@ std::vector<std::string> size_names(const std::string& fqn, const MegatronRun& r
   const auto* const found = std::ranges::find_if(
       kGptSizes, [&](const GptSizes& each) { return name.ends_with(each.end); });
   if (found == kGptSizes.end()) return {};
+  // Attention by latents has norms of the latents too, which have a size of their own.
+  const bool is_of_latents = name.find("attention.") != name.npos && name.ends_with("norm.") &&
+                             !name.ends_with("q_layernorm.") && !name.ends_with("k_layernorm.");
+  const bool is_fused = name.ends_with("layer_norm_") &&
+                        !name.ends_with("linear_qkv.layer_norm_") &&
+                        !name.ends_with("linear_fc1.layer_norm_");
+  if (is_of_latents || is_fused) return {};
   std::vector<std::string> names = {found->sizes[0]};
   if (!is_bias && found->sizes[1] != nullptr) names.emplace_back(found->sizes[1]);
   const auto layer = parse_layer_name(fqn);
