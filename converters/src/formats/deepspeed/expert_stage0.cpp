@@ -249,6 +249,7 @@ Stage0Optimizer read_expert_stage0(const std::shared_ptr<FilePool>& pool, const 
 
 std::function<std::uint32_t(const Path&)> expert_ranks_of_files(const ExpertFiles& experts) {
   std::vector<std::uint64_t> counts;  // of experts, by layer
+  counts.reserve(experts.layers.size());
   for (const ExpertLayer& layer : experts.layers) counts.push_back(layer.experts);
   return [counts, ranks = experts.optimizers.size()](const Path& file) {
     const FileName name = parse_file_name(file.filename().string());

@@ -456,6 +456,7 @@ std::vector<std::string> tied_modules_without_layer(
     }
   }
   std::vector<std::string> names;
+  names.reserve(missing.size());
   for (const std::string_view prefix : missing)
     names.emplace_back(prefix.substr(0, prefix.size() - 1));
   return names;

@@ -419,6 +419,7 @@ std::vector<std::string> note_left_out(const Catalog& catalog, const SinkModel& 
     return "there are no weights of these names";
   };
   std::vector<std::string> notes;
+  notes.reserve(by_state.size());
   for (const auto& [name, counted] : by_state)
     notes.push_back(fmt::format("{} tensors of {} are left out, {} first: {}", counted.first, name,
                                 counted.second, why(name)));
