@@ -30,6 +30,24 @@ void add_rows(RankFileWriter& file, std::uint64_t rank, std::uint64_t columns, f
   file.dtensor({2, columns}, {1, columns}, values, {2}, {rank}, {{"Shard", 0}});
 }
 
+/// Appends "state" and "param_groups" of two parameters with two rows and these columns.
+void add_optimizer(RankFileWriter& file, std::uint64_t rank,
+                   const std::vector<std::uint64_t>& columns, float steps) {
+  file.pickle.str("state");
+  file.pickle.begin_dict();
+  for (std::size_t number = 0; number < columns.size(); ++number) {
+    file.pickle.integer(static_cast<std::int64_t>(number));
+    file.pickle.begin_dict();
+    file.pickle.str("step");
+    file.plain({}, {steps});
+    file.pickle.str("exp_avg");
+    add_rows(file, rank, columns[number], 100 * static_cast<float>(number + 1));
+    file.pickle.end_dict();
+  }
+  file.pickle.end_dict();
+  file.one_group(columns.size());
+}
+
 class VerlRun : public testing::Test {
  protected:
   /// Saves the weights a and b of one shape, a buffer of that shape between them, and their
@@ -67,19 +85,7 @@ class VerlRun : public testing::Test {
   static void save_optimizer(const Path& path, std::uint64_t rank, float steps) {
     RankFileWriter file;
     file.pickle.begin_dict();
-    file.pickle.str("state");
-    file.pickle.begin_dict();
-    for (const int number : {0, 1}) {
-      file.pickle.integer(number);
-      file.pickle.begin_dict();
-      file.pickle.str("step");
-      file.plain({}, {steps});
-      file.pickle.str("exp_avg");
-      add_rows(file, rank, 3, 100 * static_cast<float>(number + 1));
-      file.pickle.end_dict();
-    }
-    file.pickle.end_dict();
-    file.one_group(2);
+    add_optimizer(file, rank, {3, 3}, steps);
     file.pickle.end_dict();
     file.write(path);
   }
@@ -155,19 +161,7 @@ TEST(RankFilesOfATrainingState, HaveStatesAndGroupsUnderAnyNames) {
       add_rows(file, rank, 5, 20);
       for (std::size_t i = 0; i < model.size(); ++i) file.pickle.end_dict();
       begin_below(file, optimizer);
-      file.pickle.str("state");
-      file.pickle.begin_dict();
-      for (const int number : {0, 1}) {
-        file.pickle.integer(number);
-        file.pickle.begin_dict();
-        file.pickle.str("step");
-        file.plain({}, {3});
-        file.pickle.str("exp_avg");
-        add_rows(file, rank, number == 0 ? 3 : 5, 100);
-        file.pickle.end_dict();
-      }
-      file.pickle.end_dict();
-      file.one_group(2);
+      add_optimizer(file, rank, {3, 5}, 3);
       for (std::size_t i = 0; i < outer.size() + optimizer.size() + 1; ++i) file.pickle.end_dict();
       file.write(temp.path() / fmt::format("rank_{}.pt", rank));
     }

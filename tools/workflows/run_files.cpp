@@ -375,22 +375,6 @@ Path model_folder(const converters::Source& source, const Path& input) {
   return model_folder_beside(source, folder_beside(source, input), input);
 }
 
-namespace {
-
-/// The files of the model that lie in `model` or, for a file, beside it: those are its own only
-/// where a model's configuration is among them.
-converters::SideFiles files_of_model(const Path& model, const Catalog& source,
-                                     const Catalog& target, std::vector<std::string>& notes) {
-  if (posix_storage().kind(model) != EntryKind::File)
-    return model_side_files(model, source, target, notes);
-  const Path folder = absolute_folder(model).parent_path();
-  if (!has_file(folder, kModelConfigs[0]) || has_file(folder, kModelConfigs[1]))
-    return model_side_files(model, source, target, notes);
-  return model_side_files(folder, source, target, notes);
-}
-
-}  // namespace
-
 void take_side_files(const converters::Source& source, const Path& input, ConversionPlan& plan,
                      converters::Output& output, ConversionNotes& notes) {
   const Path beside = folder_beside(source, input);
@@ -417,7 +401,12 @@ void take_side_files(const converters::Source& source, const Path& input, Conver
       require_adapter_alone(plan, output);
       if (has_module_names(adapter, plan.target)) keep_adapter(adapter, plan, notes.left_out);
     }
-    output.side_files = files_of_model(model, source.catalog(), plan.target, notes.left_out);
+    // Those beside a file are its own only where a model's configuration is among them.
+    const Path folder = config_folder(source, input);
+    const bool is_its_own =
+        has_file(folder, kModelConfigs[0]) && !has_file(folder, kModelConfigs[1]);
+    output.side_files = model_side_files(is_its_own ? folder : model, source.catalog(), plan.target,
+                                         notes.left_out);
     if (is_of_diffusers(output.side_files)) output.stem = kDiffusersStem;
   }
   if (is_adapter && (output.format == "trainer" || output.format == "accelerate"))

@@ -8,6 +8,7 @@
 #include "containers/torch_file.hpp"
 #include "core/forwarding_source.hpp"
 #include "core/model_tensors.hpp"
+#include "core/rounded_elements.hpp"
 #include "formats/megatron_run.hpp"
 #include "formats/torch/reader.hpp"
 #include "reading/completeness.hpp"
@@ -204,12 +205,10 @@ class StateNames {
     const TensorInfo& from = part_.catalog().tensors[master];
     const TensorInfo& to = part_.catalog().tensors[weights];
     std::vector<std::byte> values(range.size() * size_of(from.dtype)),
-        wanted(range.size() * size_of(to.dtype)), rounded(wanted.size());
+        wanted(range.size() * size_of(to.dtype));
     part_.read(master, range, values);
     part_.read(weights, range, wanted);
-    if (!convertible(from.dtype, to.dtype)) return false;
-    convert_elements(from.dtype, values, to.dtype, rounded);
-    return rounded == wanted;
+    return convertible(from.dtype, to.dtype) && are_rounded(from.dtype, values, to.dtype, wanted);
   }
 
   /// Puts the states of a parameter behind each other, in the model's order, the master first.

@@ -1,7 +1,8 @@
 #include "formats/dcp/compared_masters.hpp"
 
-#include "unishard/converters/dtype_cast.hpp"
 #include "unishard/format/error.hpp"
+
+#include "core/rounded_elements.hpp"
 
 #include <fmt/format.h>
 
@@ -58,15 +59,14 @@ class Comparison {
  private:
   bool rounds_in(ElementRange range) const {
     std::vector<std::byte> wide(range.size() * size_of(master_.dtype)),
-        own(range.size() * size_of(weights_.dtype)), rounded(own.size());
+        own(range.size() * size_of(weights_.dtype));
     try {
       read_elements(master_, items_, range, wide, torch::Reading::Sample);
       read_elements(weights_, items_, range, own, torch::Reading::Sample);
     } catch (const Error&) {
       return true;  // the damage is told where all is read
     }
-    convert_elements(master_.dtype, wide, weights_.dtype, rounded);
-    return own == rounded;
+    return are_rounded(master_.dtype, wide, weights_.dtype, own);
   }
 
   const TensorEntry& master_;

@@ -130,10 +130,6 @@ std::optional<GroupKey> parse_group_key(const std::string& key, const KeyPath& p
 
 namespace {
 
-/// Usual names of the model in a state dict; the first ones are preferred.
-constexpr std::array<std::string_view, 4> kUsualNames = {"model", "module", "state_dict",
-                                                         "model_state_dict"};
-
 /// Returns whether a name tells that it is that of a copy of the model: an average, a teacher, an
 /// earlier state.
 bool names_a_copy(std::string_view name) {

@@ -6,6 +6,7 @@
 #include "core/wrapped_names.hpp"
 #include "formats/dcp/state_dict.hpp"
 
+#include <array>
 #include <optional>
 #include <set>
 #include <string>
@@ -13,6 +14,10 @@
 #include <vector>
 
 namespace unishard::converters::dcp {
+
+/// Usual names of the model in a state dict; the first ones are preferred.
+inline constexpr std::array<std::string_view, 4> kUsualNames = {"model", "module", "state_dict",
+                                                                "model_state_dict"};
 
 /// Returns what precedes "state." and "param_groups" of each optimizer: "optim.", or "".
 std::vector<std::string> optimizer_prefixes(const StateDict& state);

@@ -7,6 +7,7 @@
 
 #include "containers/pickle_json.hpp"
 #include "containers/torch_file.hpp"
+#include "core/rounded_elements.hpp"
 #include "formats/dcp/view_parts.hpp"
 #include "reading/completeness.hpp"
 
@@ -136,11 +137,10 @@ struct Together {
 bool rounds_in(const torch::TensorView& master, ElementRange range,
                const torch::TensorView& weights, std::uint64_t begin) {
   std::vector<std::byte> wide(range.size() * size_of(master.dtype)),
-      own(range.size() * size_of(weights.dtype)), rounded(own.size());
+      own(range.size() * size_of(weights.dtype));
   master.read(range, wide, torch::Reading::Sample);
   weights.read({begin + range.begin, begin + range.end}, own, torch::Reading::Sample);
-  convert_elements(master.dtype, wide, weights.dtype, rounded);
-  return own == rounded;
+  return are_rounded(master.dtype, wide, weights.dtype, own);
 }
 
 /// Returns the same of both ends of the master.

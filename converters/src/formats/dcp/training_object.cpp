@@ -1,6 +1,7 @@
 #include "formats/dcp/training_object.hpp"
 
 #include "containers/object_tree.hpp"
+#include "formats/dcp/keys.hpp"
 
 #include <fmt/format.h>
 
@@ -18,8 +19,6 @@ using torch::Value;
 
 /// Optimizers lie at most this deep: "optimizer_states", 0 in Lightning's files.
 constexpr int kDepth = 3;
-constexpr std::array<std::string_view, 4> kModels = {"model", "module", "state_dict",
-                                                     "model_state_dict"};
 
 /// What has more members is a model or a data set, and holds no optimizer.
 constexpr std::uint64_t kMostMembers = 1024;
@@ -162,7 +161,7 @@ bool is_training_object(Value root) {
   if (!root.is_dict()) return false;
   // A model's state dict may lie beside its optimizer, however many tensors it has.
   if (has_optimizer(root)) return true;
-  return std::ranges::any_of(kModels, [&](std::string_view name) {
+  return std::ranges::any_of(kUsualNames, [&](std::string_view name) {
     const auto model = root.find(name);
     return model && is_model(*model);
   });

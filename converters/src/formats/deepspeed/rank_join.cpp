@@ -342,9 +342,8 @@ class PartsJoin {
       if (count < 2 || count * kLeastShare < telling) continue;
       notes_.add(fmt::format(
           "{} moments of the optimizer, first {}, have the same values in different parts of the "
-          "whole tensor, on ranks {} and {}, and their parameters have not: a rank's moments may "
-          "be "
-          "another's (files: {})",
+          "whole tensor, on ranks {} and {}, and their parameters have not: "
+          "a rank's moments may be another's (files: {})",
           count, first.at(ranks), ranks.first, ranks.second, fmt::join(names_, ", ")));
     }
   }

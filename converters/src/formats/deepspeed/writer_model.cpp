@@ -402,27 +402,31 @@ bool is_scalar_state(const SinkModel& model, const std::string& name) {
 
 std::vector<std::string> note_left_out(const Catalog& catalog, const SinkModel& model,
                                        const std::vector<std::size_t>& left_out) {
-  constexpr const char* kFrozen = "frozen weights";
-  std::map<std::string, std::pair<std::size_t, std::string>> by_state;
+  struct LeftOut {
+    bool is_saved = true;  ///< false for frozen weights of a run that saves none
+    std::string state;
+    auto operator<=>(const LeftOut&) const = default;
+  };
+  std::map<LeftOut, std::pair<std::size_t, std::string>> kinds;
   for (const std::size_t i : left_out) {
     const TensorInfo& tensor = catalog.tensors[i];
-    const bool is_unsaved = tensor.frozen && model.saves_no_frozen;
-    auto& [count, first] = by_state[is_unsaved ? kFrozen : "state " + tensor.state];
+    auto& [count, first] = kinds[{!(tensor.frozen && model.saves_no_frozen), tensor.state}];
     if (count++ == 0) first = tensor.label();
   }
-  const auto why = [&](const std::string& name) {
-    if (name == kFrozen)
+  const auto why = [&](const LeftOut& kind) {
+    if (!kind.is_saved)
       return "the run saves no frozen parameters, and stage 3 has no other place for them";
-    const std::string state = name.substr(name.find(' ') + 1);
-    if (state == state::kWeights) return "DeepSpeed has the masters of such weights only";
-    if (is_scalar_state(model, state)) return "universal checkpoints hold no numbers of parameters";
+    if (kind.state == state::kWeights) return "DeepSpeed has the masters of such weights only";
+    if (is_scalar_state(model, kind.state))
+      return "universal checkpoints hold no numbers of parameters";
     return "there are no weights of these names";
   };
   std::vector<std::string> notes;
-  notes.reserve(by_state.size());
-  for (const auto& [name, counted] : by_state)
-    notes.push_back(fmt::format("{} tensors of {} are left out, {} first: {}", counted.first, name,
-                                counted.second, why(name)));
+  notes.reserve(kinds.size());
+  for (const auto& [kind, counted] : kinds)
+    notes.push_back(fmt::format("{} tensors of {} are left out, {} first: {}", counted.first,
+                                kind.is_saved ? "state " + kind.state : "frozen weights",
+                                counted.second, why(kind)));
   return notes;
 }
 
