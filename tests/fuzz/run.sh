@@ -2,9 +2,11 @@
 # Builds the fuzz targets with clang and runs each for a while, two at a time:
 #   tests/fuzz/run.sh [--fast | --unguided] [SECONDS, default 60] [TARGET...]
 #   tests/fuzz/run.sh --coverage [TARGET...]
+#   tests/fuzz/run.sh --build [TARGET...]
 # AddressSanitizer and UndefinedBehaviorSanitizer watch; --fast leaves them out for many more executions a second. --unguided
 # also leaves out the instrumentation that guides libFuzzer and mutates small inputs that guided runs have kept: some five
-# times the executions, and nothing is added to the corpus. Seeds: the real files of UNISHARD_FIXTURES where they are, the small
+# times the executions, and nothing is added to the corpus. --build only builds.
+# Seeds: the real files of UNISHARD_FIXTURES where they are, the small
 # inputs of tests/fuzz/corpus, and what earlier runs found worth keeping (build/fuzz/corpus). A finding is left in
 # build/fuzz/findings/ and makes the status 1. --coverage runs every seed once and prints which part of each reader's lines ran
 # (llvm-cov and llvm-profdata of Debian's llvm-16).
@@ -16,6 +18,7 @@ flags="-O1 -gline-tables-only"   # half the time to build
 longest=16384   # bytes of an input: small ones find as much, many times faster
 unguided=       # options of libFuzzer
 coverage=
+only_build=
 case "${1:-}" in
   --fast) sanitize=; build=build/fuzz-fast; flags=-O2; shift ;;
   --unguided)
@@ -30,8 +33,9 @@ case "${1:-}" in
     PATH=$PATH:/usr/lib/llvm-16/bin
     type -P llvm-cov llvm-profdata >/dev/null || { echo "--coverage needs llvm-cov and llvm-profdata: apt-get install llvm-16"; exit 2; }
     shift ;;
+  --build) only_build=1; shift ;;
 esac
-[ -n "$coverage" ] || { seconds=${1:-60}; shift || true; }
+[ -n "$coverage$only_build" ] || { seconds=${1:-60}; shift || true; }
 targets=${*:-pickle torch_file safetensors npz gguf manifest shard deepspeed dcp}
 fixtures=${UNISHARD_FIXTURES:-../shared/fixtures}
 
@@ -41,6 +45,7 @@ cmake -S . -B "$build" -G Ninja -DCMAKE_BUILD_TYPE=None -DCMAKE_CXX_FLAGS="$flag
   -DUNISHARD_WARNINGS_AS_ERRORS=ON -DCMAKE_UNITY_BUILD=ON >"$build/configure.log" 2>&1 || { cat "$build/configure.log"; exit 1; }
 # shellcheck disable=SC2046
 ninja -C "$build" $(for target in $targets; do echo "${target}_fuzz"; done)
+[ -z "$only_build" ] || exit 0
 
 seeds=$build/seeds corpus=build/fuzz/corpus findings=build/fuzz/findings
 mkdir -p "$findings"

@@ -21,6 +21,8 @@ done
 case $arch in x86_64 | aarch64) ;; *) echo "build_wheel.sh: no architecture $arch: x86_64 or aarch64" >&2; exit 2 ;; esac
 mkdir -p "$work"
 work=$(realpath "$work")
+exec 9>"$work/lock"   # another run in the same folder goes first
+flock 9
 output=$(realpath -m "${1:-$repository/build/wheel}")
 sources=$work/sources
 own=$work/$arch                  # what belongs to one architecture

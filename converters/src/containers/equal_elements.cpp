@@ -8,14 +8,14 @@
 namespace unishard::converters {
 namespace {
 
-constexpr std::uint64_t kBlockBytes = std::uint64_t{1} << 20;
+constexpr std::uint64_t kComparedBytes = std::uint64_t{1} << 20;
 
 /// Calls `read_a` and `read_b` with (begin, end, buffer) for blocks of `bytes` bytes until they
 /// differ.
 template <class ReadA, class ReadB>
 bool equal_blocks(std::uint64_t bytes, std::uint64_t width, const ReadA& read_a,
                   const ReadB& read_b) {
-  const std::uint64_t step = std::max(kBlockBytes / width * width, width);
+  const std::uint64_t step = std::max(kComparedBytes / width * width, width);
   std::vector<std::byte> a(std::min(step, bytes)), b(a.size());
   for (std::uint64_t begin = 0; begin < bytes; begin += step) {
     check_stop_request();

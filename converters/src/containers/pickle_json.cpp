@@ -72,7 +72,7 @@ double from_float_text(const std::string& text) {
 }
 
 /// Returns null for a member that is missing, and for every member of what is no object.
-const Json& member(const Json& json, const char* key) {
+const Json& member_or_null(const Json& json, const char* key) {
   static const Json none;
   const auto found = json.is_object() ? json.find(key) : json.end();
   return found == json.end() ? none : *found;
@@ -80,13 +80,13 @@ const Json& member(const Json& json, const char* key) {
 
 /// Returns the factory of a defaultdict; empty when it has none, nullopt for no plain class.
 std::optional<std::string> factory_of(const Json& dict) {
-  const Json& args = member(dict, "args");
+  const Json& args = member_or_null(dict, "args");
   if (args.is_null()) return "";
-  const Json& items = member(args, "items");
+  const Json& items = member_or_null(args, "items");
   if (!items.is_array()) return std::nullopt;
   if (items.empty() || items[0].is_null()) return "";
-  const Json& name = member(items[0], "name");
-  const bool is_plain = member(items[0], "$type") == "global" && name.is_string() &&
+  const Json& name = member_or_null(items[0], "name");
+  const bool is_plain = member_or_null(items[0], "$type") == "global" && name.is_string() &&
                         is_plain_factory(name.get_ref<const std::string&>());
   return is_plain ? std::optional(name.get<std::string>()) : std::nullopt;
 }

@@ -92,7 +92,7 @@ constexpr std::array<Magic, 10> kMagics = {{
 struct Suffix {
   std::string_view suffix, format, text, next;
 };
-constexpr std::array<Suffix, 21> kSuffixes = {{
+constexpr std::array<Suffix, 21> kFormatSuffixes = {{
     {kNemoSuffix, "nemo", "an archive of NeMo (tar), which may hold a model in parts",
      "unpack it with tar and name the model_weights.ckpt in it"},
     {kKerasSuffix, "keras", "a Keras model", "unzip it and name the model.weights.h5 in it"},
@@ -136,8 +136,8 @@ std::optional<ForeignFormat> recognise_file(Storage& storage, const Path& path) 
   }
   const std::string name = path.filename().string();
   const auto* const named = std::ranges::find_if(
-      kSuffixes, [&](const Suffix& each) { return name.ends_with(each.suffix); });
-  if (named == kSuffixes.end()) return std::nullopt;
+      kFormatSuffixes, [&](const Suffix& each) { return name.ends_with(each.suffix); });
+  if (named == kFormatSuffixes.end()) return std::nullopt;
   return made(named->format, named->text, named->next);
 }
 
@@ -151,7 +151,7 @@ std::vector<SignedFormat> signed_formats() {
                                   : fmt::format("{}*{}", sign.prefix, sign.suffix);
     formats.push_back({std::string(sign.format), std::string(sign.text), files});
   }
-  for (const Suffix& suffix : kSuffixes)
+  for (const Suffix& suffix : kFormatSuffixes)
     formats.push_back(
         {std::string(suffix.format), std::string(suffix.text), fmt::format("*{}", suffix.suffix)});
   for (const Magic& magic : kMagics)

@@ -14,7 +14,7 @@ namespace unishard::converters {
 namespace {
 
 /// Upper bound on the missing files and the sets that a message names.
-constexpr std::size_t kNamed = 3;
+constexpr std::size_t kListed = 3;
 
 /// Of files that models are saved in.
 constexpr std::array<std::string_view, 5> kModelSuffixes = {".safetensors", ".bin", ".pt", ".pth",
@@ -29,7 +29,7 @@ std::vector<std::uint64_t> first_missing(const FileSet& set) {
   std::vector<std::uint64_t> missing;
   std::uint64_t next = is_numbered_from_zero(set) ? 0 : 1;
   const auto skip_to = [&](std::uint64_t number) {
-    for (; next < number && missing.size() < kNamed; ++next) missing.push_back(next);
+    for (; next < number && missing.size() < kListed; ++next) missing.push_back(next);
     next = number;
   };
   for (const auto& [numbers, name] : set.files) {
@@ -62,7 +62,7 @@ std::string sentence_about(const FileSet& set) {
 [[noreturn]] void refuse_several(const Path& folder, const std::vector<FileSet>& sets) {
   std::vector<std::string> sentences;
   for (const FileSet& set : sets) {
-    if (sentences.size() < kNamed) sentences.push_back(sentence_about(set));
+    if (sentences.size() < kListed) sentences.push_back(sentence_about(set));
   }
   raise(ErrorCode::Unsupported,
         fmt::format("{} holds the numbered files of {} models or saves, and no index says which "
@@ -116,7 +116,7 @@ std::string FileSet::problem() const {
                        name);
   return fmt::format("{} of {} files named like {} are missing (number {}{})",
                      wanted - files.size(), wanted, name, fmt::join(first_missing(*this), ", "),
-                     wanted - files.size() > kNamed ? ", ..." : "");
+                     wanted - files.size() > kListed ? ", ..." : "");
 }
 
 std::string FileSet::doubt() const {

@@ -54,7 +54,7 @@ constexpr std::array<PartPattern, 29> kPatterns = {{
 
 /// Ends of files that hold tensors; a folder has none of them. Others beside them (`.json`, `.txt`,
 /// `.pkl` of random states) are no parts.
-constexpr std::array<std::string_view, 9> kSuffixes = {
+constexpr std::array<std::string_view, 9> kFileSuffixes = {
     ".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".gguf", ".h5", ".npz", ".msgpack"};
 
 constexpr std::string_view kNumber = "<n>", kCount = "<of>", kSame = "<_>";
@@ -134,7 +134,7 @@ std::optional<PartName> match(const PartPattern& pattern, std::string_view name)
 
 std::optional<PartName> parse_part_name(std::string_view name) {
   const bool is_of_tensors = std::ranges::any_of(
-      kSuffixes, [&](std::string_view suffix) { return name.ends_with(suffix); });
+      kFileSuffixes, [&](std::string_view suffix) { return name.ends_with(suffix); });
   const bool is_folder = name.starts_with("mp_rank_") && name.find('.') == std::string_view::npos;
   constexpr std::size_t kLongestName = 255;
   if ((!is_of_tensors && !is_folder) || name.size() > kLongestName) return std::nullopt;

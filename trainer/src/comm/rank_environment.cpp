@@ -8,7 +8,7 @@
 namespace unishard::trainer {
 namespace {
 
-constexpr const char* kHint =
+constexpr const char* kVariablesHint =
     "start the ranks with torchrun, mpirun or srun, or set RANK, WORLD_SIZE, MASTER_ADDR, "
     "MASTER_PORT";
 
@@ -51,7 +51,7 @@ std::uint16_t default_port(const std::string& job) {
 }  // namespace
 
 RankEnvironment read_rank_environment(const EnvironmentLookup& lookup) {
-  const LaunchEnvironment launch = read_launch_environment(lookup, kHint);
+  const LaunchEnvironment launch = read_launch_environment(lookup, kVariablesHint);
   RankEnvironment found;
   found.launcher = launch.launcher;
   if (launch.launcher == "none") return found;
@@ -63,7 +63,7 @@ RankEnvironment read_rank_environment(const EnvironmentLookup& lookup) {
   found.group = "unishard/" + launch.job + (launch.job.empty() ? "" : "/") + launch.restart;
   if (found.world_size > 1) found.master_addr = master_address(lookup, launch);
   constexpr std::uint32_t kLargestPort = std::numeric_limits<std::uint16_t>::max();
-  const auto port = environment_number(lookup, "MASTER_PORT", kLargestPort, kHint);
+  const auto port = environment_number(lookup, "MASTER_PORT", kLargestPort, kVariablesHint);
   if (port == 0u && found.world_size > 1) {
     raise(ErrorCode::InvalidArgument, "environment: MASTER_PORT is 0, a port that no rank can find",
           "set MASTER_PORT to a free port, the same for all ranks");

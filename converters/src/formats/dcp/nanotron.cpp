@@ -23,7 +23,8 @@ namespace unishard::converters::dcp {
 namespace {
 
 constexpr std::string_view kMetadata = "checkpoint_metadata.json", kConfig = "model_config.json",
-                           kNewest = "latest.txt", kModel = "model", kSchedule = "lr_scheduler";
+                           kNewest = "latest.txt", kModelFolder = "model",
+                           kSchedule = "lr_scheduler";
 constexpr std::uint64_t kTextBytes = 1 << 20;
 
 std::optional<Json> read_object(Storage& storage, const Path& path) {
@@ -33,7 +34,7 @@ std::optional<Json> read_object(Storage& storage, const Path& path) {
 
 bool is_checkpoint(Storage& storage, const Path& folder) {
   if (storage.kind(folder / kMetadata) != EntryKind::File ||
-      storage.kind(folder / kModel) != EntryKind::Directory)
+      storage.kind(folder / kModelFolder) != EntryKind::Directory)
     return false;
   try {
     const auto metadata = read_object(storage, folder / kMetadata);
@@ -152,7 +153,7 @@ void read_schedule(Storage& storage, const Path& folder, StateDictBuilder& build
 }
 
 void name_other_files(Storage& storage, const Path& folder, Losses& losses) {
-  constexpr std::array<std::string_view, 5> kRead = {kMetadata, kConfig, kModel, kSchedule,
+  constexpr std::array<std::string_view, 5> kRead = {kMetadata, kConfig, kModelFolder, kSchedule,
                                                      "optimizer"};
   for (const Entry& entry : storage.list(folder)) {
     if (std::ranges::find(kRead, entry.name) == kRead.end())
@@ -176,7 +177,8 @@ void read_nanotron(Storage& storage, const Path& folder, StateDictBuilder& build
   builder.ranks_repeat = true;
   builder.out.producer = {{"library", "nanotron"}};
   read_metadata(storage, folder, builder);
-  const nanotron::Parameters parameters = nanotron::read_weights(storage, folder / kModel, builder);
+  const nanotron::Parameters parameters =
+      nanotron::read_weights(storage, folder / kModelFolder, builder);
   if (parameters.empty())
     raise(ErrorCode::Corrupt, fmt::format("{}: model/ holds no tensor", folder.string()));
   Json config = read_object(storage, folder / kConfig).value_or(Json::object());

@@ -20,7 +20,8 @@
 namespace unishard::converters::dcp {
 namespace {
 
-constexpr std::string_view kOptimizer = "optimizer", kModel = "model.", kGroups = "param_groups";
+constexpr std::string_view kOptimizer = "optimizer", kModelRoot = "model.",
+                           kGroupList = "param_groups";
 /// Upper bound on the tensors of all ranks' files that are looked at together.
 constexpr std::size_t kMostPieces = 1 << 20;
 
@@ -103,9 +104,11 @@ std::vector<ModelParameter> parameters_of(const StateDict& state) {
   std::vector<ModelParameter> out;
   for (const TensorEntry& tensor : state.tensors) {
     const Kind kind = info(tensor.dtype).kind;
-    if (!tensor.key.starts_with(kModel) || (kind != Kind::Float && kind != Kind::Complex)) continue;
+    if (!tensor.key.starts_with(kModelRoot) || (kind != Kind::Float && kind != Kind::Complex))
+      continue;
     if (is_statistic(tensor.key)) continue;
-    out.push_back({tensor.key.substr(kModel.size()), tensor.shape, element_count(tensor.shape)});
+    out.push_back(
+        {tensor.key.substr(kModelRoot.size()), tensor.shape, element_count(tensor.shape)});
   }
   return out;
 }
@@ -151,7 +154,7 @@ std::optional<StateName> parse_state_name(const std::string& name) {
 /// Returns the numbers of the parameters in the only group; nullopt for other groups.
 std::optional<std::vector<std::uint64_t>> numbers_of(torch::Value root) {
   if (!root.is_dict()) return std::nullopt;
-  const auto groups = root.find(kGroups);
+  const auto groups = root.find(kGroupList);
   if (!groups || !groups->is_sequence() || groups->size() != 1 || !(*groups)[0].is_dict())
     return std::nullopt;
   const auto listed = (*groups)[0].find("params");
@@ -356,9 +359,9 @@ void add_cut(const std::string& name, const Pieces& pieces,
 }
 
 void add_groups(const torch::TorchFile& file, torch::Value optimizer, StateDictBuilder& builder) {
-  builder.add_part(fmt::format("{}.{}", kOptimizer, kGroups),
-                   {{std::string(kOptimizer), false}, {std::string(kGroups), false}}, file,
-                   optimizer.at(kGroups));
+  builder.add_part(fmt::format("{}.{}", kOptimizer, kGroupList),
+                   {{std::string(kOptimizer), false}, {std::string(kGroupList), false}}, file,
+                   optimizer.at(kGroupList));
 }
 
 /// Puts the names of the parameters into the only group, which was added last, for the numbers of

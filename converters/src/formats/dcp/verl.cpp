@@ -18,12 +18,12 @@
 namespace unishard::converters::dcp {
 namespace {
 
-constexpr std::string_view kNewest = "latest_checkpointed_iteration.txt", kStep = "global_step_",
-                           kConfig = "fsdp_config.json";
+constexpr std::string_view kTracker = "latest_checkpointed_iteration.txt",
+                           kStepFolder = "global_step_", kConfig = "fsdp_config.json";
 constexpr std::uint64_t kSmallFile = 4096;
 
 bool is_step_name(std::string_view name) {
-  return name.starts_with(kStep) && is_number(name.substr(kStep.size()));
+  return name.starts_with(kStepFolder) && is_number(name.substr(kStepFolder.size()));
 }
 
 std::vector<std::string> steps_in(Storage& storage, const Path& run) {
@@ -40,12 +40,12 @@ std::vector<std::string> steps_in(Storage& storage, const Path& run) {
 /// Returns the folder of the newest step; nullopt where `run` is no run of verl. Megatron-LM has a
 /// file of that name, too, beside folders `iter_<N>`.
 std::optional<Path> newest_step(Storage& storage, const Path& run) {
-  const Path file = run / kNewest;
+  const Path file = run / kTracker;
   if (storage.kind(file) != EntryKind::File) return std::nullopt;
   if (steps_in(storage, run).empty()) return std::nullopt;
   std::string number = read_text(storage, file, kSmallFile);
   number.erase(number.find_last_not_of(" \r\n") + 1);
-  const Path step = run / fmt::format("{}{}", kStep, number);
+  const Path step = run / fmt::format("{}{}", kStepFolder, number);
   if (is_number(number) && storage.kind(step) == EntryKind::Directory) return step;
   raise(ErrorCode::NotFound,
         fmt::format("{} names step {}, and there is no folder {}", file.string(),
@@ -81,7 +81,7 @@ void refuse_run_without_latest(Storage& storage, const Path& run) {
   if (steps.empty()) return;
   raise(ErrorCode::InvalidArgument,
         fmt::format("{} holds steps of verl and no {}, which names the newest", run.string(),
-                    kNewest),
+                    kTracker),
         fmt::format("name the folder of one step: {}", fmt::join(steps, ", ")));
 }
 
@@ -143,7 +143,7 @@ void add_extra_state(const RankFileGroup& extra, StateDictBuilder& builder) {
 std::optional<Path> note_verl(Storage& storage, const Path& folder, StateDict& state) {
   const Path config = folder / kConfig;
   if (const std::string step = folder.parent_path().filename().string(); is_step_name(step))
-    state.step = std::stod(step.substr(kStep.size()));
+    state.step = std::stod(step.substr(kStepFolder.size()));
   if (!is_fsdp2(storage, config, state.world_size)) return std::nullopt;
   state.producer = {{"library", "verl"}};
   state.are_parameters_distributed = true;

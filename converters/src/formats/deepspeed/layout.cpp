@@ -17,16 +17,16 @@ namespace unishard::converters::deepspeed {
 namespace {
 
 /// "#" stands for a decimal number.
-struct NamePattern {
+struct FilePattern {
   std::string_view pattern;
   FileRole role;
   std::vector<std::uint32_t FileName::*> numbers;  ///< what each "#" is
 };
 
-const std::vector<NamePattern>& name_patterns() {
+const std::vector<FilePattern>& file_patterns() {
   constexpr auto kRank = &FileName::rank, kModel = &FileName::model_rank, kLayer = &FileName::layer,
                  kExpert = &FileName::expert;
-  static const std::vector<NamePattern> patterns = {
+  static const std::vector<FilePattern> patterns = {
       {"mp_rank_#_model_states.pt", FileRole::Model, {kModel}},
       {"zero_pp_rank_#_mp_rank_#_model_states.pt", FileRole::RankModel, {kRank, kModel}},
       {"zero_pp_rank_#_mp_rank_#_optim_states.pt", FileRole::Optimizer, {kRank, kModel}},
@@ -218,7 +218,7 @@ std::optional<std::vector<std::uint32_t>> match_numbers(std::string_view pattern
 }
 
 FileName parse_file_name(std::string_view name) {
-  for (const NamePattern& row : name_patterns()) {
+  for (const FilePattern& row : file_patterns()) {
     const auto numbers = match_numbers(row.pattern, name);
     if (!numbers) continue;
     FileName parsed;

@@ -27,7 +27,7 @@ std::uint32_t global_rank(std::uint32_t tensor_rank, std::uint32_t data_rank, st
 }
 
 /// Elements that are compared to tell whether a buffer is the same on all ranks.
-constexpr std::uint64_t kCompared = 4096;
+constexpr std::uint64_t kComparedElements = 4096;
 /// Elements that are compared of the parts of a parameter: many parameters tell enough together.
 constexpr std::uint64_t kComparedPart = 64;
 
@@ -287,7 +287,7 @@ class PartsJoin {
 
   std::vector<std::byte> beginning(std::size_t rank, std::size_t number) const {
     const std::uint64_t elements = shards_[rank]->catalog().tensors[number].elements();
-    return elements_of(rank, number, {0, std::min(kCompared, elements)});
+    return elements_of(rank, number, {0, std::min(kComparedElements, elements)});
   }
 
   std::vector<std::byte> elements_of(std::size_t rank, std::size_t number,
