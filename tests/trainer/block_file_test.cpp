@@ -41,7 +41,7 @@ Bytes all_of(const FileArray& array) {
 
 /// Returns the path by which this process can still reach the file without a name in `folder`.
 Path path_of_open_file(const Path& folder) {
-  const std::string start = std::filesystem::canonical(folder).string() + "/.unishard-offload-";
+  const std::string start = std::filesystem::canonical(folder).string() + "/";
   for (const auto& each : std::filesystem::directory_iterator("/proc/self/fd")) {
     std::error_code error;
     const Path target = std::filesystem::read_symlink(each.path(), error);

@@ -175,6 +175,8 @@ class PosixFile final : public File {
 
   const Path& path() const override { return path_; }
 
+  bool bypasses_cache() const override { return io_.mode != IoMode::Buffered && has_direct(); }
+
  private:
   void collect_writes(std::uint64_t file_bytes, bool is_zero) {
     if (pending_ || file_bytes < kBlockBytes || io_.mode == IoMode::Buffered || !has_direct())

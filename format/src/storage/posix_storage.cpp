@@ -13,7 +13,9 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
+#include <random>
 #include <system_error>
 #include <utility>
 
@@ -43,6 +45,13 @@ class PosixStorage final : public Storage {
   }
   std::unique_ptr<File> create(const Path& path) override {
     return open_with(path, O_RDWR | O_CREAT | O_EXCL, "creating");
+  }
+  std::unique_ptr<File> create_unnamed(const Path& folder) override {
+    const int descriptor = ::open(folder.c_str(), O_RDWR | O_TMPFILE | O_CLOEXEC, 0600);
+    if (descriptor >= 0) return make_posix_file(folder, descriptor, true);
+    if (errno == EOPNOTSUPP || errno == EISDIR || errno == ENOSYS)  // the file system lacks them
+      return Storage::create_unnamed(folder);
+    raise_errno("creating a file in", folder.native(), errno);
   }
   std::unique_ptr<File> open_for_update(const Path& path) override {
     return open_with(path, O_RDWR, "opening");
@@ -169,6 +178,16 @@ class PosixStorage final : public Storage {
 };
 
 }  // namespace
+
+std::unique_ptr<File> Storage::create_unnamed(const Path& folder) {
+  static std::atomic<std::uint64_t> count{0};
+  std::random_device random;
+  const Path path =
+      folder / fmt::format(".unishard-unnamed-{:08x}{:08x}-{}", random(), random(), ++count);
+  std::unique_ptr<File> file = create(path);
+  remove_file(path);
+  return file;
+}
 
 Storage& posix_storage() {
   static PosixStorage storage;

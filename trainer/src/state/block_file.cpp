@@ -4,11 +4,9 @@
 #include "unishard/format/error.hpp"
 
 #include <fmt/format.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <array>
-#include <atomic>
 #include <cstring>
 #include <utility>
 
@@ -17,14 +15,9 @@ namespace {
 
 constexpr std::uint64_t kPageBytes = 4096;
 
-/// Creates a file and removes its name at once.
 std::unique_ptr<File> create_without_name(Storage& storage, const Path& folder) {
-  static std::atomic<std::uint64_t> count{0};
   storage.make_directory(folder);
-  const Path path = folder / fmt::format(".unishard-offload-{}-{}", ::getpid(), ++count);
-  std::unique_ptr<File> file = storage.create(path);
-  storage.remove_file(path);
-  return file;
+  return storage.create_unnamed(folder);
 }
 
 }  // namespace

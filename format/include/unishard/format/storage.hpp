@@ -51,6 +51,8 @@ class File {
   virtual void sync() = 0;
   virtual void close() = 0;
   virtual const Path& path() const = 0;
+  /// Returns true when large transfers bypass the page cache, as those of a local disk do.
+  virtual bool bypasses_cache() const { return false; }
 };
 
 enum class EntryKind : std::uint8_t {
@@ -93,6 +95,10 @@ class Storage {
   /// Creates a file for reading and writing.
   /// Throws: AlreadyExists.
   virtual std::unique_ptr<File> create(const Path& path) = 0;
+  /// Creates a file without a name for reading and writing. The end of the process, however it
+  /// comes, gives its space back. Where the file system has no such files, it has a name for a
+  /// moment.
+  virtual std::unique_ptr<File> create_unnamed(const Path& folder);
   /// Opens an existing regular file for reading and writing.
   virtual std::unique_ptr<File> open_for_update(const Path& path) = 0;
   /// Follows links. A link that leads back to itself is Other.
