@@ -4,6 +4,7 @@
 #include "unishard/format/error.hpp"
 #include "unishard/format/text.hpp"
 #include "unishard/trainer/agree.hpp"
+#include "unishard/trainer/batch_copies.hpp"
 #include "unishard/trainer/causal_language_model.hpp"
 #include "unishard/trainer/construction.hpp"
 #include "unishard/trainer/engine.hpp"
@@ -325,7 +326,7 @@ class Training {
     probe_(save_count_, step);
   }
 
-  at::Tensor windows(const SampleOrder& order, const MicroBatch& batch) const {
+  at::Tensor windows(const SampleOrder& order, const MicroBatch& batch) {
     const std::int64_t length = options_.context + 1;
     at::Tensor tokens = at::empty({batch.samples, length}, at::kLong);
     auto* data = tokens.data_ptr<std::int64_t>();
@@ -334,7 +335,7 @@ class Training {
       tokens_.read(sample, {data + i * length, static_cast<std::size_t>(length)},
                    vocabulary_of(options_.model));
     }
-    return tokens.to(runtime_->device());
+    return copies_.send(tokens);
   }
 
   std::int64_t tokens_per_step() const { return engine_.batch().train * options_.context; }
@@ -392,6 +393,7 @@ class Training {
   Json identity_;
   Trace trace_;
   std::unique_ptr<Runtime> runtime_;
+  BatchCopies copies_{runtime_->device()};
   std::shared_ptr<CausalLanguageModel> model_;
   Engine engine_;
   Saves saves_;

@@ -99,7 +99,7 @@ def libraries(own):
 
 def kernels(run):
     need_cuda(run)
-    printed = run.call([run.program("trainer_engine_test"), "--gtest_brief=1", "--gtest_filter=CudaUpdate.*:CudaSquareSums.*:AsyncSave.*"])
+    printed = run.call([run.program("trainer_engine_test"), "--gtest_brief=1", "--gtest_filter=CudaUpdate.*:CudaSquareSums.*:CudaGradients.*:AsyncSave.*"])
     return {"result": last(printed)}
 
 

@@ -3,6 +3,7 @@
 #include "guarded_device/guarded_device.hpp"
 
 #include "unishard/format/error.hpp"
+#include "unishard/trainer/batch_copies.hpp"
 #include "unishard/trainer/causal_language_model.hpp"
 #include "unishard/trainer/dropout.hpp"
 #include "unishard/trainer/recompute.hpp"
@@ -250,6 +251,33 @@ TEST_P(OnTheDevice, AStepTakesFewKernelsAndBytesBesidesThePasses) {
   EXPECT_THAT(guarded::take_violations(), IsEmpty());
 }
 
+/// Beside the passes alone, without an update and without a norm.
+TEST_P(OnTheDevice, AStepOfAGptLaunchesLittleMoreThanItsPasses) {
+  Config config = small_config(GetParam(), DType::Float32);
+  config.batch = {.train = 2, .micro = 2, .accumulation = {}};
+  const GptConfig shape{.vocabulary = 64, .context = 16, .layers = 12, .width = 32, .heads = 2};
+  run_threads(1, [&](Communicator& communicator) {
+    const auto runtime = make_runtime(Where::Device, communicator);
+    const auto make = [&](const Config& placed) {
+      const std::lock_guard lock(construction_mutex());
+      const ConstructionScope scope(placement_for(placed, communicator, runtime->device()));
+      return make_language_model(shape);
+    };
+    const at::Tensor tokens = at::arange(2 * 17).remainder(64).view({2, 17}).to(runtime->device());
+    const auto plain = make(small_config(0, DType::Float32)), model = make(config);
+    plain->to(runtime->device());
+    const auto passes = amounts_of([&] { plain->loss(tokens).backward(); }).first;
+    Engine engine(model, communicator, config, {.runtime = runtime.get()});
+    const auto train = [&] {
+      engine.train_batch([&](const MicroBatch&) { return model->loss(tokens); });
+    };
+    train();
+    const auto step = amounts_of(train).first;
+    EXPECT_LE(sum_of(step), sum_of(passes) * 12 / 10) << listed(difference(step, passes));
+  });
+  EXPECT_THAT(guarded::take_violations(), IsEmpty());
+}
+
 /// The gradients are read once, and a few numbers come back.
 TEST_P(OnTheDevice, TheNormTakesOneKernelForEachUnit) {
   run(Where::Device, 1, small_config(GetParam(), DType::BFloat16),
@@ -287,6 +315,24 @@ TEST_P(OnTheDevice, SavesCopyTheStateToPinnedMemoryOnly) {
             EXPECT_GE(after.to_host_behind - before.to_host_behind + kSmall, report.bytes)
                 << asynchronous;
           }
+        });
+  }
+}
+
+TEST_P(OnTheDevice, LoadsCopyTheStateFromPinnedMemoryOnly) {
+  constexpr std::uint64_t kSmall = 256;
+  for (const DType compute : {DType::Float32, DType::BFloat16}) {
+    SCOPED_TRACE(name_of(compute));
+    const TempDir folder;
+    run(Where::Device, 1, small_config(GetParam(), compute),
+        [&](Engine& engine, SmallModel& model, Ran& ran) {
+          train(engine, model, 1, ran);
+          const SaveReport saved = engine.save_checkpoint({.folder = folder.path()}).wait();
+          const guarded::CopiedBytes before = guarded::copied_bytes();
+          engine.load_checkpoint(folder.path());
+          const guarded::CopiedBytes after = guarded::copied_bytes();
+          EXPECT_LE(after.to_device - before.to_device, kSmall);
+          EXPECT_GE(after.to_device_behind - before.to_device_behind + kSmall, saved.bytes);
         });
   }
 }
@@ -553,6 +599,50 @@ TEST(GuardedDevice, OperationsOnMemoryThatWasReleasedAndOnTwoDevicesAreErrors) {
   EXPECT_THROW(view.cpu(), std::exception);
 }
 
+TEST(GuardedDevice, InputsOfMicroBatchesComeThroughPinnedMemory) {
+  const auto runtime = make_guarded_runtime();
+  const guarded::CopiedBytes before = guarded::copied_bytes();
+  BatchCopies copies(runtime->device());
+  at::Tensor host = at::empty({5}, at::kLong);
+  std::vector<at::Tensor> sums;
+  for (std::int64_t i = 0; i < 6; ++i) {
+    host = host.resize_({5 + 3 * i}).fill_(i);
+    sums.push_back(copies.send(host).sum());
+    host.fill_(-1);  // the host makes the next one
+  }
+  const guarded::CopiedBytes after = guarded::copied_bytes();
+  EXPECT_EQ(after.to_device, before.to_device);
+  EXPECT_GT(after.to_device_behind, before.to_device_behind);
+  for (std::int64_t i = 0; i < 6; ++i)
+    EXPECT_EQ(sums[static_cast<std::size_t>(i)].cpu().item<std::int64_t>(), i * (5 + 3 * i));
+  EXPECT_THAT(guarded::take_violations(), IsEmpty());
+  EXPECT_TRUE(BatchCopies(at::kCPU).send(host).is_same(host));
+}
+
+/// Returns whether LibTorch fills new tensors with NaN where it is deterministic.
+bool fills_new_memory() {
+#if TORCH_VERSION_MAJOR > 2 || (TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR >= 2)
+  return at::globalContext().deterministicFillUninitializedMemory();
+#else
+  return false;
+#endif
+}
+
+TEST(GuardedDevice, PassesThatPromiseNothingLeaveTheSwitchesAlone) {
+  run_threads(1, [&](Communicator& communicator) {
+    Config config = small_config(0);
+    config.canonical_order = true;
+    config.deterministic = false;
+    const auto runtime = make_guarded_runtime();
+    SmallModel model = build(placement_for(config, communicator, runtime->device()));
+    Engine engine(model.ptr(), communicator, config, {.runtime = runtime.get()});
+    engine.train_batch([&](const MicroBatch& batch) {
+      EXPECT_FALSE(at::globalContext().deterministicAlgorithms());
+      return model->loss(batch);
+    });
+  });
+}
+
 TEST(GuardedDevice, DeterministicPassesLeaveTheSwitchesAsTheUserHadThem) {
   run_threads(1, [&](Communicator& communicator) {
     Config config = small_config(3);
@@ -561,14 +651,27 @@ TEST(GuardedDevice, DeterministicPassesLeaveTheSwitchesAsTheUserHadThem) {
     SmallModel model = build(placement_for(config, communicator, runtime->device()));
     Engine engine(model.ptr(), communicator, config, {.runtime = runtime.get()});
     at::Context& context = at::globalContext();
+    const bool filled = fills_new_memory();
     for (const bool users : {false, true}) {
       context.setDeterministicAlgorithms(users, /*warn_only=*/users);
+      const auto expect_users = [&] {
+        EXPECT_EQ(context.deterministicAlgorithms(), users);
+        EXPECT_EQ(context.deterministicAlgorithmsWarnOnly(), users);
+        EXPECT_EQ(fills_new_memory(), filled);
+      };
       const auto loss = [&](const MicroBatch& batch) {
         EXPECT_TRUE(context.deterministicAlgorithms());
         EXPECT_FALSE(context.deterministicAlgorithmsWarnOnly());
+        EXPECT_FALSE(fills_new_memory());
         return model->loss(batch);
       };
       engine.train_batch(loss);
+      expect_users();
+      EXPECT_THROW(engine.train_batch([](const MicroBatch&) -> at::Tensor {
+        throw std::runtime_error("the data are gone");
+      }),
+                   std::runtime_error);
+      expect_users();
       const Error error = error_of([&] {
         engine.train_batch([&](const MicroBatch& batch) {
           at::globalContext().alertNotDeterministic("crooked_sum");
@@ -577,9 +680,9 @@ TEST(GuardedDevice, DeterministicPassesLeaveTheSwitchesAsTheUserHadThem) {
       });
       EXPECT_THAT(error, Fails(ErrorCode::Unsupported));
       EXPECT_THAT(error.what(), HasSubstr("crooked_sum has no deterministic way"));
+      EXPECT_THAT(error.hint(), HasSubstr("\"deterministic\": false"));
       engine.train_batch(loss);
-      EXPECT_EQ(context.deterministicAlgorithms(), users);
-      EXPECT_EQ(context.deterministicAlgorithmsWarnOnly(), users);
+      expect_users();
     }
     context.setDeterministicAlgorithms(false, /*warn_only=*/false);
   });

@@ -148,12 +148,14 @@ std::vector<WantedPart> wanted_parts(const Source& reader, const Contents& conte
   return parts;
 }
 
-/// Reads in parallel: one part is checked while another is read from disk.
+/// Reads in parallel: one part is checked, or copied to a device, while another is read from disk.
 void read_parts(const Source& reader, const std::vector<WantedPart>& parts) {
+  PinnedBuffers buffers(device_of(parts), kReaders);
   in_parallel(
       parts.size(),
       [&](std::size_t index) {
-        read_tensor(reader, *parts[index].place, parts[index].dtype, parts[index].to);
+        const WantedPart& part = parts[index];
+        read_tensor(reader, *part.place, part.dtype, part.to, buffers);
       },
       kReaders);
 }

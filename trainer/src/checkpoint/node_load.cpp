@@ -237,6 +237,7 @@ void read_elsewhere(Communicator& communicator, const NodeCheckpoint& checkpoint
   std::multimap<RangeKey, const WantedPart*> mine;
   for (const WantedPart& part : parts) mine.emplace(key_of(part), &part);
   std::vector<std::byte> bytes;
+  PinnedBuffers buffers(device_of(parts), 1);
   std::exception_ptr failure;
   for (const RangeKey& key : gather_keys(communicator, parts)) {
     const auto& [tensor, begin, end] = key;
@@ -252,7 +253,7 @@ void read_elsewhere(Communicator& communicator, const NodeCheckpoint& checkpoint
     const ReceivedRange received(catalog, begin, bytes);
     const auto [first, last] = mine.equal_range(key);
     for (auto part = first; part != last; ++part)
-      read_tensor(received, *part->second->place, part->second->dtype, part->second->to);
+      read_tensor(received, *part->second->place, part->second->dtype, part->second->to, buffers);
   }
   agree(communicator, "reading from the disks of other nodes", [&] {
     if (failure) std::rethrow_exception(failure);

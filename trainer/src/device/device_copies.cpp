@@ -17,6 +17,13 @@ void copy_behind(std::span<std::byte> to, const at::Tensor& from) {
   at::from_blob(to.data(), from.sizes(), from.scalar_type()).copy_(from, /*non_blocking=*/true);
 }
 
+void send_behind(const at::Tensor& to, std::span<const std::byte> from) {
+  const at::NoGradGuard no_grad;
+  // The copy only reads.
+  auto* const bytes = const_cast<std::byte*>(from.data());
+  to.copy_(at::from_blob(bytes, to.sizes(), to.scalar_type()), /*non_blocking=*/true);
+}
+
 c10::Stream current_stream(at::Device device) {
   return c10::impl::VirtualGuardImpl(device.type()).getStream(device);
 }
@@ -28,9 +35,8 @@ DeviceCopies::~DeviceCopies() {
   }
 }
 
-void DeviceCopies::start(std::span<std::byte> to, const at::Tensor& from) {
-  if (from.is_cpu()) return copy_to(to, from);
-  const at::Device device = from.device();
+/// Returns a stream of this object that waits for what the current stream has been given.
+c10::Stream DeviceCopies::stream_behind(at::Device device) {
   const c10::impl::VirtualGuardImpl device_interface(device.type());
   auto known = streams_.find(device.index());
   if (known == streams_.end())
@@ -39,8 +45,26 @@ void DeviceCopies::start(std::span<std::byte> to, const at::Tensor& from) {
   c10::Event written(device.type());
   written.record(current_stream(device));
   written.block(known->second);
-  const c10::StreamGuard current(known->second);
+  return known->second;
+}
+
+void DeviceCopies::start(std::span<std::byte> to, const at::Tensor& from) {
+  if (from.is_cpu()) return copy_to(to, from);
+  const c10::StreamGuard current(stream_behind(from.device()));
   copy_behind(to, from);
+}
+
+void DeviceCopies::start(const at::Tensor& to, std::span<const std::byte> from) {
+  const c10::StreamGuard current(stream_behind(to.device()));
+  send_behind(to, from);
+}
+
+void DeviceCopies::make_current_stream_wait(at::Device device) const {
+  const auto known = streams_.find(device.index());
+  if (known == streams_.end()) return;
+  c10::Event copied(device.type());
+  copied.record(known->second);
+  copied.block(current_stream(device));
 }
 
 void DeviceCopies::wait() {

@@ -33,4 +33,9 @@ std::span<const std::byte> PinnedBuffers::Loan::copy(const at::Tensor& from) {
   return to;
 }
 
+void PinnedBuffers::Loan::send(const at::Tensor& to) {
+  send_behind(to, memory(to.nbytes()));
+  current_stream(to.device()).synchronize();
+}
+
 }  // namespace unishard::trainer::detail

@@ -1,5 +1,5 @@
 #pragma once
-// A few buffers of pinned memory, through which threads copy what is on a device piece by piece.
+// A few buffers of pinned memory, through which threads copy from and to a device piece by piece.
 #include "unishard/format/huge_buffer.hpp"
 
 #include "device/device_copies.hpp"
@@ -26,7 +26,7 @@ class PinnedBuffers {
     DeviceCopies copies;
   };
 
-  /// Pins `count` buffers for copies of `device`. Takes no memory for the host.
+  /// Pins `count` buffers for copies from and to `device`. Takes no memory for the host.
   PinnedBuffers(c10::Device device, std::size_t count);
   PinnedBuffers(const PinnedBuffers&) = delete;
   PinnedBuffers& operator=(const PinnedBuffers&) = delete;
@@ -43,6 +43,11 @@ class PinnedBuffers {
     /// Copies a contiguous tensor of a device, of at most kBytes, and waits for it. Returns the
     /// copy.
     std::span<const std::byte> copy(const at::Tensor& from);
+    /// Returns the first bytes of the buffer, at most kBytes.
+    std::span<std::byte> memory(std::size_t bytes) const { return buffer_.memory.first(bytes); }
+    /// Gives the current stream of a device a copy of the first bytes of the buffer into a
+    /// contiguous tensor, and waits for the stream.
+    void send(const at::Tensor& to);
 
    private:
     PinnedBuffers& buffers_;
