@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <optional>
 
 namespace unishard::test {
 namespace {
@@ -23,6 +24,7 @@ struct PlannedJob {
   Residence optimizer = Residence::Device, parameters = Residence::Device;
   const char* name = "AdamW";
   bool canonical_order = false;
+  std::optional<bool> updates_ahead = false;
 };
 
 class MemoryPlan : public testing::TestWithParam<PlannedJob> {
@@ -32,8 +34,9 @@ class MemoryPlan : public testing::TestWithParam<PlannedJob> {
     Config config = small_config(job.stage, job.compute);
     config.optimizer = job.name;
     config.canonical_order = job.canonical_order;
-    config.offload_optimizer = {
-        .residence = job.optimizer, .nvme_path = files_.path().string(), .super_offload = false};
+    config.offload_optimizer = {.residence = job.optimizer,
+                                .nvme_path = files_.path().string(),
+                                .super_offload = job.updates_ahead};
     config.offload_param = {
         .residence = job.parameters, .nvme_path = files_.path().string(), .max_in_cpu = 0};
     config.aio.block_size = 4096;
@@ -116,6 +119,22 @@ INSTANTIATE_TEST_SUITE_P(
         PlannedJob{2, 3, DType::BFloat16, Residence::File},
         PlannedJob{2, 3, DType::BFloat16, Residence::File, Residence::File},
         PlannedJob{2, 3, DType::Float32, Residence::File, Residence::File},
+        PlannedJob{.world = 2,
+                   .stage = 3,
+                   .compute = DType::BFloat16,
+                   .optimizer = Residence::File,
+                   .parameters = Residence::File,
+                   .updates_ahead = {}},
+        PlannedJob{.world = 2,
+                   .stage = 2,
+                   .compute = DType::Float32,
+                   .optimizer = Residence::File,
+                   .updates_ahead = true},
+        PlannedJob{.world = 2,
+                   .stage = 2,
+                   .compute = DType::BFloat16,
+                   .optimizer = Residence::File,
+                   .updates_ahead = true},
         PlannedJob{2, 2, DType::Float32, Residence::Device, Residence::Device, "Lion"},
         PlannedJob{2, 2, DType::BFloat16, Residence::Device, Residence::Device, "SGD"},
         PlannedJob{2, 3, DType::Float32, Residence::Device, Residence::Device, "Lamb"}));

@@ -202,7 +202,7 @@ TEST(SpeculationErrors, WithoutRoomForTwoItIsLeftOutUnlessItIsAskedFor) {
   with_engine(1, ahead(3, measured.path()), {},
               [&](Engine& engine, SmallModel&, Communicator&) { bytes = engine.memory().files; });
   Config config = ahead(3, files.path());
-  const FileSizeLimit limit(static_cast<std::uint64_t>(bytes) * 3 / 2);
+  const FileSizeLimit limit(static_cast<std::uint64_t>(bytes) * 3 / 4);  // they are twice the state
   const Error error = error_of([&] { with_engine(1, config, {}, [](auto&&...) {}); });
   EXPECT_THAT(error, Fails(ErrorCode::NoSpace, files.path().string()));
   config.offload_optimizer.super_offload = {};

@@ -20,7 +20,7 @@ constexpr const char *kWorldSize = "roll/world_size", *kAnswered = "roll/answere
                      *kResult = "roll/result";
 constexpr const char* kComplete = "complete";
 
-Bytes bytes_of(const std::string& text) { return {text.begin(), text.end()}; }
+Bytes encoded(const std::string& text) { return {text.begin(), text.end()}; }
 std::string text_of(const Bytes& bytes) { return {bytes.begin(), bytes.end()}; }
 
 std::string roll_key(std::uint32_t rank) { return fmt::format("roll/rank/{}", rank); }
@@ -28,7 +28,7 @@ std::string roll_key(std::uint32_t rank) { return fmt::format("roll/rank/{}", ra
 /// Returns what is wrong about this process beside those that came before; empty when nothing is.
 std::string find_conflict(c10d::Store& store, std::uint32_t rank, std::uint32_t world_size) {
   const std::string mine = std::to_string(world_size);
-  if (const std::string first = text_of(store.compareSet(kWorldSize, {}, bytes_of(mine)));
+  if (const std::string first = text_of(store.compareSet(kWorldSize, {}, encoded(mine)));
       first != mine)
     return fmt::format("the world size of rank {} is {}, that of another rank {}", rank, mine,
                        first);
@@ -69,9 +69,9 @@ std::string wait_for_result(c10d::Store& store, std::uint32_t world_size) {
 void call_roll(c10d::Store& store, std::uint32_t rank, std::uint32_t world_size) {
   const std::string conflict = find_conflict(store, rank, world_size);
   if (!conflict.empty()) {
-    store.set(kResult, bytes_of(conflict));
+    store.set(kResult, encoded(conflict));
   } else if (store.add(kAnswered, 1) == world_size) {
-    store.set(kResult, bytes_of(kComplete));
+    store.set(kResult, encoded(kComplete));
   }
   const std::string result = conflict.empty() ? wait_for_result(store, world_size) : conflict;
   if (result == kComplete) return;

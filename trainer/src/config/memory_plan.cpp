@@ -78,10 +78,13 @@ class Planner {
     if (!is_both()) parameter_shard("shards of parameters", weight_bytes_);
   }
 
+  /// Returns true when the parameters in the computation's type are the master weights.
+  bool is_master_parameters() const {
+    return is_fp32_ && config_.stage < 3 && (!offloads_optimizer() || model_.computes_on_host);
+  }
+
   void master() {
-    const bool is_parameters =
-        is_fp32_ && config_.stage < 3 && (!offloads_optimizer() || model_.computes_on_host);
-    if (is_parameters) return;
+    if (is_master_parameters()) return;
     if (is_both()) return parameter_shard("master weights", kFloatBytes);
     optimizer("master weights", kFloatBytes * held_);
   }
@@ -118,6 +121,27 @@ class Planner {
     return config_.folds_every_micro_batch() || accumulation() == 1;
   }
 
+  /// Returns whether updates begin during the backward pass. Without a value, they do where the
+  /// disk has the room.
+  bool has_updates_ahead() const {
+    const bool has_master_in_files =
+        !is_master_parameters() &&
+        (!is_both() || config_.offload_param.residence == Residence::File);
+    return has_master_in_files && optimizer_kind(config_.optimizer) != OptimizerKind::Muon &&
+           config_.offload_optimizer.super_offload.value_or(true);
+  }
+
+  /// Adds the second copy of what an update changes in files.
+  void updates_ahead() {
+    const double bytes = static_cast<double>(kFloatBytes * (1 + optimizer_states(config_)) * held_);
+    add("updates ahead", Residence::File,
+        static_cast<std::int64_t>(config_.offload_optimizer.ratio * bytes));
+    const OffloadParam& offload = config_.offload_param;
+    if (offload.residence == Residence::File && !is_both())
+      add("updates ahead", Residence::File,
+          weight_bytes_ * (shard_ - std::min(shard_, offload.max_in_cpu)));
+  }
+
   void update_buffers() {
     const std::int64_t unit = (model_.largest_unit + model_.world_size - 1) / model_.world_size;
     if (config_.offload_optimizer.residence == Residence::File) {
@@ -127,9 +151,7 @@ class Planner {
       const std::int64_t tiles = std::min(file_updates_in_memory(config_), most);
       const std::int64_t sums = unit;  // of the gradients that are being reduced
       add("buffers of the update", Residence::Host, kFloatBytes * (tiles * tile * arrays + sums));
-      // Without a value, the engine does this where the disk has the room.
-      if (config_.offload_optimizer.super_offload.value_or(false))
-        optimizer("updates ahead", kFloatBytes * (1 + optimizer_states(config_)) * held_);
+      if (has_updates_ahead()) updates_ahead();
     } else if (offloads_optimizer()) {
       add("buffers of the update", Residence::Host, kFloatBytes * unit);
     }

@@ -282,6 +282,7 @@ std::uint64_t Engine::bytes_to_stage() const { return impl_->saver.bytes_to_stag
 
 MemoryReport Engine::memory() const {
   MemoryReport report = detail::count_memory(impl_->state.model);
+  if (impl_->speculation) report.files += impl_->speculation->reserved_bytes();
   report.reducing_peak = impl_->gradients.peak_bytes();
   report.staging = static_cast<std::int64_t>(impl_->saver.staging_bytes());
   report.device = detail::device_memory(impl_->runtime.device());

@@ -66,7 +66,7 @@ void for_each_parameter(const TrainingState& state, const Use& use) {
 std::vector<double> update_moments(const TileUpdate& update) {
   const TrainingState& state = update.state;
   std::map<const ParameterRecord*, std::vector<double>> by_parameter;
-  TilePipeline pipeline(state);
+  TilePipeline pipeline(state, update.runtime.trace());
   for (const UnitRecord& unit : state.model.units)
     if (!unit.parameters.empty()) pipeline.add(unit, unit.flat->arrays());
   pipeline.run([&](const Tile& tile) {

@@ -63,7 +63,7 @@ void orthogonalize_gradients(const TrainingState& state, Runtime& runtime) {
   const DeterministicScope scope(runtime.device(), state.config.is_deterministic());
   const auto scale = static_cast<float>(1 / state.loss_scale());
   const TileUpdate update = update_of_step(state, runtime, scale);
-  TilePipeline pipeline(state);
+  TilePipeline pipeline(state, runtime.trace());
   for (const UnitRecord& unit : state.model.units)
     if (has_matrices(state, unit)) pipeline.add(unit, unit.flat->arrays());
   at::Tensor values;  // of one unit

@@ -16,15 +16,20 @@
 namespace unishard::trainer::detail {
 namespace {
 
-/// Reserves the blocks that drafts of all units take.
-void reserve_room(const ModelState& model) {
+/// Reserves the blocks that drafts of all units take, and returns their bytes.
+std::int64_t reserve_room(const ModelState& model) {
   std::map<BlockFile*, std::size_t> blocks;
   for (const UnitRecord& unit : model.units) {
     if (!unit.flat->is_trained()) continue;
     for (const StateArray& array : unit.flat->arrays().drafted())
       blocks[&array.file()->file()] += array.file()->blocks();
   }
-  for (const auto& [file, count] : blocks) file->make_free(count);
+  std::uint64_t bytes = 0;
+  for (const auto& [file, count] : blocks) {
+    file->make_free(count);
+    bytes += count * file->block_bytes();
+  }
+  return static_cast<std::int64_t>(bytes);
 }
 
 }  // namespace
@@ -33,7 +38,7 @@ void reserve_room(const ModelState& model) {
 class Speculation::Drafts {
  public:
   Drafts(const TrainingState& state, TileUpdate update)
-      : pipeline_(state), update_(std::move(update)) {}
+      : pipeline_(state, update.runtime.trace()), update_(std::move(update)) {}
   ~Drafts() { is_dropped_ = true; }
   Drafts(const Drafts&) = delete;
   Drafts& operator=(const Drafts&) = delete;
@@ -52,7 +57,7 @@ class Speculation::Drafts {
       const at::NoGradGuard no_grad;
       if (is_dropped_) return;
       pipeline_.add(unit, draft);
-      while (pipeline_.has_unread() && !is_dropped_) pipeline_.advance(update_);
+      while (pipeline_.has_unread() && !is_dropped_) advance();
     });
   }
 
@@ -61,7 +66,7 @@ class Speculation::Drafts {
   void finish() {
     tasks_.push([this] {
       const at::NoGradGuard no_grad;
-      pipeline_.run(update_);
+      pipeline_.run(traced());
     });
     tasks_.wait(tasks_.pushed());
   }
@@ -77,6 +82,16 @@ class Speculation::Drafts {
   }
 
  private:
+  void advance() { pipeline_.advance(traced()); }
+  /// Returns the update of a tile, which the trace gets.
+  TilePipeline::UpdateTile traced() {
+    return [this](Tile& tile) {
+      const TraceScope scope(update_.runtime.trace(), "updates ahead",
+                             "update " + tile.flat().name());
+      update_(tile);
+    };
+  }
+
   struct Draft {
     Draft(const UnitRecord* the_unit, UnitArrays the_arrays)
         : unit(the_unit), arrays(std::move(the_arrays)) {}
@@ -92,9 +107,7 @@ class Speculation::Drafts {
 };
 
 Speculation::Speculation(const TrainingState& state, Runtime& runtime)
-    : state_(state), runtime_(runtime) {
-  reserve_room(state.model);
-}
+    : state_(state), runtime_(runtime), reserved_bytes_(reserve_room(state.model)) {}
 
 Speculation::~Speculation() = default;
 

@@ -40,6 +40,8 @@ class Speculation {
   UnitSet settle(float scale);
   /// Drops the drafts of a step that is left out.
   void drop();
+  /// Returns the bytes of the files that are reserved for drafts.
+  std::int64_t reserved_bytes() const { return reserved_bytes_; }
 
  private:
   class Drafts;
@@ -49,6 +51,7 @@ class Speculation {
 
   const TrainingState& state_;
   Runtime& runtime_;
+  const std::int64_t reserved_bytes_;
   bool is_likely_ = true;  ///< that nothing will be clipped
   std::mutex mutex_;
   std::unique_ptr<Drafts> drafts_;

@@ -42,8 +42,9 @@ std::int64_t held_elements(const ModelState& model) {
 
 }  // namespace
 
-TilePipeline::TilePipeline(const TrainingState& state)
-    : tile_elements_(elements_of_file_update(state.config, held_elements(state.model))),
+TilePipeline::TilePipeline(const TrainingState& state, Trace* trace)
+    : trace_(trace),
+      tile_elements_(elements_of_file_update(state.config, held_elements(state.model))),
       most_buffers_(static_cast<std::size_t>(file_updates_in_memory(state.config))) {}
 
 TilePipeline::~TilePipeline() = default;
@@ -122,7 +123,8 @@ void TilePipeline::load(Coming& coming) {
   for (const StateArray& state : unit.states) tile.states.push_back(bring(state));
   if (reads.empty()) return;
   if (!reads_) reads_ = std::make_unique<TaskQueue>();
-  reads_->push([reads = std::move(reads), begin = tile.begin] {
+  reads_->push([this, reads = std::move(reads), begin = tile.begin, &flat = tile.flat()] {
+    const TraceScope scope(trace_, "reads of files", "read " + flat.name());
     for (const auto& [array, into] : reads) array.read(begin, into);
   });
   coming.reads = reads_->pushed();
@@ -130,7 +132,8 @@ void TilePipeline::load(Coming& coming) {
 
 void TilePipeline::write_behind(Coming coming) {
   if (!writes_) writes_ = std::make_unique<TaskQueue>();
-  writes_->push([tile = std::move(coming.tile)] {
+  writes_->push([this, tile = std::move(coming.tile)] {
+    const TraceScope scope(trace_, "writes of files", "write " + tile.flat().name());
     const UnitArrays& unit = *tile.arrays;
     if (unit.master.is_in_file()) unit.master.write(tile.begin, tile.weights);
     for (std::size_t i = 0; i < tile.states.size(); ++i)

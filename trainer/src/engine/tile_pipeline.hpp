@@ -2,6 +2,7 @@
 // The way of training state through an update: tiles of units are read ahead, updated, and written
 // behind. What is in memory anyway is updated where it is.
 #include "unishard/format/huge_buffer.hpp"
+#include "unishard/trainer/trace.hpp"
 
 #include "runtime/task_queue.hpp"
 #include "state/training_state.hpp"
@@ -34,7 +35,8 @@ class TilePipeline {
 
   /// The size of tiles whose arrays are in files, and how many of those are in memory at a time,
   /// follow from the configuration and the size of the model.
-  explicit TilePipeline(const TrainingState& state);
+  /// Lifetime: `trace`, if there is one, must outlive the pipeline.
+  TilePipeline(const TrainingState& state, Trace* trace);
   ~TilePipeline();
   TilePipeline(const TilePipeline&) = delete;
   TilePipeline& operator=(const TilePipeline&) = delete;
@@ -69,6 +71,7 @@ class TilePipeline {
   void load(Coming& coming);
   void write_behind(Coming coming);
 
+  Trace* trace_;  ///< of reads and writes; null: nothing is recorded
   std::int64_t tile_elements_;
   std::size_t most_buffers_;
   std::size_t buffers_ = 0;        ///< made so far

@@ -81,7 +81,7 @@ void update_tiles(const TileUpdate& update, const UnitSet& done) {
   Publication publication = publication_of(update.state.config);
   PublicationOrder order(model, publication);
   for (const UnitRecord* unit : done) order.updated(*unit->flat);
-  TilePipeline pipeline(update.state);
+  TilePipeline pipeline(update.state, update.runtime.trace());
   for (const UnitRecord& unit : model.units)
     if (!unit.parameters.empty() && !done.contains(&unit)) pipeline.add(unit, unit.flat->arrays());
   pipeline.run([&](const Tile& tile) {

@@ -18,7 +18,9 @@ constexpr bool kMeasures = true;
 
 void wait_for(const c10::Event& event) { event.synchronize(); }
 
-double milliseconds(const c10::Event& from, const c10::Event& to) { return from.elapsedTime(to); }
+double elapsed_milliseconds(const c10::Event& from, const c10::Event& to) {
+  return from.elapsedTime(to);
+}
 
 #else
 
@@ -26,7 +28,7 @@ constexpr bool kMeasures = false;
 
 void wait_for(const c10::Event&) {}
 
-double milliseconds(const c10::Event&, const c10::Event&) { return 0; }
+double elapsed_milliseconds(const c10::Event&, const c10::Event&) { return 0; }
 
 #endif
 
@@ -64,7 +66,7 @@ void DeviceTrace::end(std::size_t number, c10::Stream where) {
 
 void DeviceTrace::add_ended(bool waits) {
   const auto time_of = [this](const c10::Event& event) {
-    const std::chrono::duration<double, std::milli> since_zero(milliseconds(zero_, event));
+    const std::chrono::duration<double, std::milli> since_zero(elapsed_milliseconds(zero_, event));
     return zero_time_ + std::chrono::duration_cast<Trace::Clock::duration>(since_zero);
   };
   std::size_t count = 0;

@@ -76,6 +76,7 @@ class HostRuntime final : public Runtime {
     if (!options_.trace) return nullptr;
     return std::make_unique<HostMark>(options_.trace, stream, std::move(name));
   }
+  Trace* trace() const override { return options_.trace; }
 
   void update(std::span<const UpdateSegment> segments, std::int64_t step, float gradient_scale,
               const UpdateTensors& tensors) override {

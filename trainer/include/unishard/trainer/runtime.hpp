@@ -85,6 +85,9 @@ class Runtime {
   /// null without a trace.
   virtual std::unique_ptr<TraceMark> mark(Stream stream, std::string name) = 0;
 
+  /// Returns what records the streams' work, for work on other threads of the host; null without.
+  virtual Trace* trace() const { return nullptr; }
+
   /// Waits for the device, and adds to the trace all that its streams have done.
   virtual void complete_trace() {}
 
