@@ -1,5 +1,6 @@
 #include "console.hpp"
 
+#include "unishard/format/storage.hpp"
 #include "unishard/format/text.hpp"
 
 #include <fmt/format.h>
@@ -9,27 +10,20 @@
 #include <cerrno>
 #include <cstdio>
 #include <fstream>
+#include <iterator>
+#include <set>
 #include <string>
 #include <system_error>
+#include <vector>
 
 namespace train_gpt {
 namespace {
 
 using unishard::trainer::BatchPlan;
+using unishard::trainer::Residence;
 
 double megabytes(double bytes) { return bytes / 1e6; }
 double megabytes(std::int64_t bytes) { return megabytes(static_cast<double>(bytes)); }
-
-/// "VmHWM" and the like of this process, in MB.
-double process_megabytes(const std::string& field) {
-  std::ifstream status("/proc/self/status");
-  for (std::string name; status >> name;) {
-    double kibibytes = 0;
-    if (name == field + ":" && status >> kibibytes) return kibibytes * 1024 / 1e6;
-    std::getline(status, name);
-  }
-  return 0;
-}
 
 /// Escapes a message except for the line breaks before its list items, which begin with two spaces:
 /// no name in a message can begin a line of its own.
@@ -44,7 +38,43 @@ std::string printable_lines(std::string_view message) {
   return text + unishard::printable(message);
 }
 
+/// Returns a sentence for each folder of offloaded state whose file system lacks direct I/O.
+std::vector<std::string> notes_on_disks(const unishard::trainer::Config& config) {
+  std::set<std::string> folders;
+  if (config.offload_optimizer.residence == Residence::File)
+    folders.insert(config.offload_optimizer.nvme_path);
+  if (config.offload_param.residence == Residence::File)
+    folders.insert(config.offload_param.nvme_path);
+  std::vector<std::string> notes;
+  for (const std::string& folder : folders) {
+    if (unishard::posix_storage().create_unnamed(folder)->bypasses_cache()) continue;
+    notes.push_back(
+        fmt::format("nvme_path {}: its file system has no direct I/O, so it is no NVMe disk: tmpfs "
+                    "keeps in memory what is offloaded there, and others go through the page cache",
+                    folder));
+  }
+  return notes;
+}
+
+/// Returns which runs have the same bits as this one.
+std::string promise(const unishard::trainer::Config& config, at::Device device) {
+  if (!device.is_cpu() && !config.is_deterministic())
+    return "repeated runs may differ in their last bits (\"deterministic\": true prevents it)";
+  return config.folds_every_micro_batch() ? "the same bits at every world size and stage"
+                                          : "the same bits in every run at this world size";
+}
+
 }  // namespace
+
+double process_megabytes(const std::string& field) {
+  std::ifstream status("/proc/self/status");
+  for (std::string name; status >> name;) {
+    double kibibytes = 0;
+    if (name == field + ":" && status >> kibibytes) return kibibytes * 1024 / 1e6;
+    std::getline(status, name);
+  }
+  return 0;
+}
 
 void say(const std::string& text) {
   const bool has_failed = std::ferror(stdout) != 0;
@@ -81,11 +111,14 @@ void print_header(const Options& options, const unishard::trainer::Engine& engin
   text += config.folds_every_micro_batch() ? ", canonical order\n" : "\n";
   text +=
       fmt::format("  samples of {} tokens ({})\n", options.context, name_of(options.tokens.type));
+  text += fmt::format("  {}\n", promise(config, device));
   if (engine.widens_fp16())
     text +=
         "  note: this LibTorch has no fp16 kernels for the CPU: it computes in float32 on fp16 "
         "values\n";
-  for (const std::string& note : config.notes)
+  std::vector<std::string> notes = config.notes;
+  std::ranges::move(notes_on_disks(config), std::back_inserter(notes));
+  for (const std::string& note : notes)
     text += fmt::format("  note: {}\n", unishard::printable(note));
   say(text);
 }

@@ -46,6 +46,9 @@ class StepPrinter {
   Clock::time_point first_, begin_;
   std::int64_t done_ = 0;
 };
+/// Returns "VmHWM" and the like of this process, in MB; 0 where the system does not tell.
+double process_megabytes(const std::string& field);
+
 void print_save(const unishard::trainer::SaveReport& report);
 void print_load(const unishard::trainer::LoadReport& report);
 /// Says how many steps were left out, if any were.

@@ -45,6 +45,7 @@ constexpr std::array kRemedies{
     Remedy{"ZeRO stage 1", 1, Device, Device},
     Remedy{"ZeRO stage 2", 2, Device, Device},
     Remedy{"ZeRO stage 3", 3, Device, Device},
+    Remedy{"stage 2 with offload_optimizer to cpu", 2, Host, Device},
     Remedy{"stage 3 with offload_optimizer to cpu", 3, Host, Device},
     Remedy{"stage 3 with offload_optimizer and offload_param to cpu", 3, Host, Host},
     Remedy{"stage 3 with offload_optimizer to nvme", 3, File, Device},

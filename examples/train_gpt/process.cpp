@@ -100,7 +100,9 @@ int report_exception(std::uint32_t rank, const std::string& memory_hint) {
               error.hint() + (is_full ? " (with --resume, where the run has saved)" : ""));
     return exit_status(error.code());
   } catch (const std::bad_alloc&) {
-    say_error(rank, "error", "out of memory", memory_hint);
+    say_error(rank, "error",
+              fmt::format("out of memory at {:.3g} GB", process_megabytes("VmHWM") / 1e3),
+              memory_hint);
     return exit_status(ErrorCode::Io);
   } catch (const std::system_error& error) {
     say_error(rank, "error", fmt::format("the system refused: {}", error.what()),

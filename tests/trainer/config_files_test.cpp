@@ -1,4 +1,6 @@
 // Configuration files of the kinds that people have, as train_gpt runs them.
+#include "unishard/format/json.hpp"
+
 #include "expect.hpp"
 #include "make_checkpoint.hpp"
 #include "program.hpp"
@@ -10,6 +12,7 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <filesystem>
 #include <fstream>
 #include <sstream>
 
@@ -44,6 +47,16 @@ class ConfigFiles : public testing::Test {
   }
   ProcessResult train(const std::string& config, const std::vector<std::string>& more = {}) const {
     return run(command(config, more));
+  }
+  /// Returns the losses that the last run wrote to the file "losses", to the last bit.
+  std::string losses() const {
+    std::ifstream file(path("losses"));
+    std::string losses;
+    for (std::string line; std::getline(file, line);)
+      losses += Json::parse(line).at("loss").get<std::string>() + " ";
+    EXPECT_NE(losses, "");
+    std::filesystem::remove(path("losses"));
+    return losses;
   }
   /// Trains alone and on 2 and 3 ranks at other stages, and expects the same losses.
   void expect_same_bits(const std::string& config) const;
@@ -85,12 +98,35 @@ TEST_F(ConfigFiles, RunUnchangedAtEveryStageAndWithOffload) {
       whole(fmt::format(R"("stage": 2, "allgather_partitions": true, "offload_optimizer": {{{}}})",
                         cpu)),
       offloaded(cpu), offloaded(nvme)};
+  std::string expected;
   for (const std::string& file : files) {
-    const ProcessResult result = train(file);
+    const ProcessResult result = train(file, {"--losses", path("losses")});
     EXPECT_EQ(result.status, 0) << file << result.err;
+    const std::string found = losses();
+    if (file == files.front()) expected = found;
+    EXPECT_EQ(found, expected) << file;
     EXPECT_THAT(result.out, HasSubstr("train_micro_batch_size_per_gpu 8 (--micro-batch)"));
     EXPECT_THAT(result.out, HasSubstr("optimizer.params.lr 5e-05 (--lr)"));
   }
+}
+
+/// Memory that looks like a disk.
+TEST_F(ConfigFiles, OffloadToAFolderThatIsNoDiskWorksAndIsSaid) {
+  const TempDir memory("/dev/shm");
+  const auto trained = [&](const std::string& offload) {
+    const ProcessResult result =
+        train(whole(fmt::format(R"("stage": 2{})", offload)), {"--losses", path("losses")});
+    EXPECT_EQ(result.status, 0) << result.err;
+    return result.out;
+  };
+  EXPECT_THAT(trained(""), Not(HasSubstr("direct I/O")));
+  const std::string expected = losses();
+  const std::string out = trained(fmt::format(
+      R"(, "offload_optimizer": {{"device": "nvme", "nvme_path": "{}"}})", memory.path().string()));
+  EXPECT_THAT(out, HasSubstr("nvme_path " + memory.path().string() +
+                             ": its file system has no direct I/O, so it is no NVMe disk"));
+  EXPECT_EQ(losses(), expected);
+  EXPECT_TRUE(std::filesystem::is_empty(memory.path()));
 }
 
 TEST_F(ConfigFiles, TakeTheTrainersOptions) {

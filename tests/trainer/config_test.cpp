@@ -248,6 +248,20 @@ TEST(Config, ReadsOffload) {
   EXPECT_EQ(said, 9u) << "every value that is not the default, and nothing else";
 }
 
+TEST(Config, AnOrderOfItsOwnAsksForDeterministicOperations) {
+  EXPECT_FALSE(parse("{}").is_deterministic());
+  EXPECT_TRUE(parse(R"({"canonical_order": true})").is_deterministic());
+  EXPECT_TRUE(parse(R"({"deterministic": true})").is_deterministic());
+  EXPECT_FALSE(parse(R"({"canonical_order": true, "deterministic": false})").is_deterministic());
+}
+
+TEST(Config, SaysThatMemoryIsUpdatedAfterTheBackwardPass) {
+  const Config config = parse(R"({"zero_optimization": {"stage": 2,
+      "offload_optimizer": {"device": "cpu", "super_offload": true}}})");
+  EXPECT_THAT(config.notes, testing::ElementsAre(testing::HasSubstr(
+                                "super_offload: has no effect without \"device\": \"nvme\"")));
+}
+
 TEST(Config, OffloadsToFilesAtEveryStageThatShards) {
   for (const int stage : {1, 2, 3}) {
     const Config config = parse(fmt::format(
@@ -393,6 +407,7 @@ INSTANTIATE_TEST_SUITE_P(
                 "zero_optimization.stage is \"3\", not a whole number"},
         Refused{R"({"zero_optimization": {"stage": 1.5}})", "zero_optimization.stage is 1.5"},
         Refused{R"({"zero_optimization": 3})", "zero_optimization is not an object"},
+        Refused{R"({"aio": {"use_gds": true}})", "aio.use_gds"},
         Refused{R"({"zero_optimization": {"offload_optimizer": {"device": "gpu"}}})",
                 "offload_optimizer.device is \"gpu\", not \"none\", \"cpu\" or \"nvme\""},
         Refused{R"({"zero_optimization": {"stage": 3, "offload_param": {"device": "nvme"}}})",

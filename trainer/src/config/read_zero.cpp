@@ -62,6 +62,11 @@ void read_offload(const CheckedConfig& from, Config& config) {
   optimizer.buffer_count = from.integer(offload_path(kOffloadOptimizer, "buffer_count"));
   optimizer.ratio = from.number(offload_path(kOffloadOptimizer, "ratio"));
   optimizer.super_offload = from.given_boolean(offload_path(kOffloadOptimizer, "super_offload"));
+  if (optimizer.super_offload.value_or(false) && optimizer.residence != Residence::File)
+    config.notes.push_back(
+        fmt::format("{}: has no effect without \"device\": \"nvme\": what is in memory is updated "
+                    "after the backward pass",
+                    offload_path(kOffloadOptimizer, "super_offload")));
   OffloadParam& param = config.offload_param;
   param.residence =
       at_stage(residence_of(from, kOffloadParam, param.nvme_path), kOffloadParam, 3, config);
