@@ -8,12 +8,16 @@
 #include "state/file_array.hpp"
 #include "temp_dir.hpp"
 
+#include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <random>
+#include <stdexcept>
 #include <thread>
 
 namespace unishard::test {
@@ -70,6 +74,32 @@ TEST_F(BlockFileTest, HasNoNameAndGivesItsSpaceBackWithTheLastBlock) {
   array.write(0, random_bytes(10 * kBlock, 1));
   EXPECT_TRUE(std::filesystem::is_empty(folder_.path()));
   EXPECT_FALSE(path_of_open_file(folder_.path()).empty());
+}
+
+/// Returns how many pages of a file are in the page cache.
+std::size_t cached_pages(const Path& path) {
+  const auto file = posix_storage().open(path);
+  const std::size_t bytes = file->size(), page = static_cast<std::size_t>(::sysconf(_SC_PAGESIZE));
+  const int descriptor = ::open(path.c_str(), O_RDONLY | O_CLOEXEC);
+  void* const memory = ::mmap(nullptr, bytes, PROT_READ, MAP_SHARED, descriptor, 0);
+  ::close(descriptor);
+  if (memory == MAP_FAILED) throw std::runtime_error("mmap failed");
+  std::vector<unsigned char> resident((bytes + page - 1) / page);
+  const int result = ::mincore(memory, bytes, resident.data());
+  ::munmap(memory, bytes);
+  if (result != 0) throw std::runtime_error("mincore failed");
+  return static_cast<std::size_t>(
+      std::ranges::count_if(resident, [](unsigned char each) { return (each & 1) != 0; }));
+}
+
+TEST_F(BlockFileTest, LeavesThePageCacheAlone) {
+  if (!posix_storage().create_unnamed(folder_.path())->bypasses_cache())
+    GTEST_SKIP() << folder_.path() << " has no direct I/O";
+  FileArray array(file_, 64 * kBlock);
+  const Bytes expected = random_bytes(array.bytes(), 1);
+  array.write(0, expected);
+  EXPECT_EQ(all_of(array), expected);
+  EXPECT_EQ(cached_pages(path_of_open_file(folder_.path())), 0u);
 }
 
 TEST_F(BlockFileTest, ReturnsWhatWasWrittenInPartsOfAnySize) {

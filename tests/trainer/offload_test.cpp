@@ -1,6 +1,7 @@
 // Training whose state lives in files: the bits, the saves and the errors are those of training in
 // memory. The resume matrix (matrix_test) covers every stage, world size and type.
 #include "unishard/format/error.hpp"
+#include "unishard/trainer/trace.hpp"
 
 #include "expect.hpp"
 #include "file_size_limit.hpp"
@@ -11,9 +12,13 @@
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/mount.h>
 
+#include <cerrno>
+#include <cstring>
 #include <filesystem>
 #include <limits>
+#include <map>
 #include <optional>
 
 namespace unishard::test {
@@ -185,6 +190,40 @@ TEST(OffloadErrors, AFullDiskIsNoticedBeforeTheFirstStep) {
   const Error error = error_of(
       [&] { with_engine(2, in_files(small_config(3), files.path()), {}, [](auto&&...) {}); });
   EXPECT_THAT(error, Fails(ErrorCode::NoSpace, files.path().string(), HasSubstr("nvme_path")));
+}
+
+TEST(OffloadErrors, AFileSystemThatIsFullIsNoticedByEveryRankBeforeTheFirstStep) {
+  const TempDir folder;
+  const Path disk = folder.path() / "disk";
+  std::filesystem::create_directory(disk);
+  if (::mount("none", disk.c_str(), "tmpfs", 0, "size=64k") != 0)
+    GTEST_SKIP() << "mounting needs root: " << std::strerror(errno);
+  const Error error =
+      error_of([&] { with_engine(2, in_files(small_config(3), disk), {}, [](auto&&...) {}); });
+  EXPECT_THAT(error, Fails(ErrorCode::NoSpace, disk.string(), HasSubstr("nvme_path")));
+  EXPECT_TRUE(std::filesystem::is_empty(disk));
+  EXPECT_EQ(::umount(disk.c_str()), 0) << "nothing is open";
+}
+
+TEST(OffloadTrace, ShowsWhatIsReadAndWrittenBesideTheUpdates) {
+  const TempDir files;
+  for (const bool ahead : {false, true}) {
+    Trace trace;
+    const auto runtime = make_host_runtime({.trace = &trace});
+    Config config = in_files(small_config(3, DType::BFloat16), files.path());
+    config.offload_optimizer.super_offload = ahead;
+    with_engine(1, config, {.runtime = runtime.get()},
+                [&](Engine& engine, SmallModel& model, Communicator&) { step(engine, model); });
+    std::map<std::string, int> spans;
+    for (const Trace::Span& span : trace.spans()) {
+      EXPECT_LE(span.begin, span.end);
+      ++spans[span.stream + ": " + span.name.substr(0, span.name.find(' '))];
+    }
+    EXPECT_GT(spans["reads of files: read"], 0);
+    EXPECT_GE(spans["writes of files: write"], spans["reads of files: read"]);
+    EXPECT_EQ(spans["updates ahead: update"] > 0, ahead);
+    EXPECT_TRUE(ahead || spans["compute: update"] > 0);
+  }
 }
 
 /// An asynchronous save keeps the blocks of its state, for which it needs room.
