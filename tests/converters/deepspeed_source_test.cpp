@@ -1594,6 +1594,26 @@ TEST(DeepSpeedUniversal, ACopyOfAnotherParametersMomentIsLost) {
   EXPECT_TRUE(open_source(posix_storage(), copy.path())->losses().empty());
 }
 
+/// The Trainer writes trainer_state.json beside the folder of DeepSpeed, after it.
+TEST(DeepSpeedSource, AFolderOfTheTrainerIsHeldAgainstItsState) {
+  SKIP_WITHOUT_FIXTURES();
+  const test::TempDir run;
+  const Path whole = run.path() / "checkpoint-2", folder = run.path() / "checkpoint-3";
+  for (const Path& each : {whole, folder}) {
+    test::copy_folder(case_folder("stage2_w2") / "checkpoint", each);
+    write_file(each / "trainer_state.json", R"({"global_step": 3})");
+  }
+  const auto losses = [&] { return lines_of(open_source(posix_storage(), folder)->losses()); };
+  const auto of_state = testing::Contains(testing::HasSubstr("trainer_state.json"));
+  EXPECT_THAT(losses(), testing::Not(of_state));
+  write_file(folder / "trainer_state.json", "");
+  EXPECT_THAT(losses(), testing::Contains(testing::HasSubstr("not valid JSON")));
+  fs::remove(folder / "trainer_state.json");
+  EXPECT_THAT(losses(), testing::Contains(testing::HasSubstr("the save did not finish")));
+  fs::remove(whole / "trainer_state.json");
+  EXPECT_THAT(losses(), testing::Not(of_state));
+}
+
 /// The model files of all ranks of a parallel run list its parameters.
 TEST(DeepSpeedUniversal, FoldersAndRanksThatDoNotBelongTogetherAreNamed) {
   SKIP_WITHOUT_FIXTURES();

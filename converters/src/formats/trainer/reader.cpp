@@ -4,7 +4,6 @@
 #include "unishard/format/error.hpp"
 
 #include "containers/equal_elements.hpp"
-#include "containers/inline_tensors.hpp"
 #include "containers/object_tree.hpp"
 #include "core/embedded_catalog.hpp"
 #include "core/later_changes.hpp"
@@ -15,6 +14,7 @@
 #include "formats/dcp/raw_names.hpp"
 #include "formats/dcp/safetensors_pieces.hpp"
 #include "formats/dcp/state_dict_source.hpp"
+#include "formats/dcp/state_files.hpp"
 #include "formats/safetensors/model_folder.hpp"
 #include "formats/torch/weight_index.hpp"
 #include "formats/trainer/folder.hpp"
@@ -24,7 +24,6 @@
 #include "formats/trainer/parameter_names.hpp"
 #include "formats/trainer/renamed_names.hpp"
 #include "formats/trainer/trainer_state.hpp"
-#include "reading/broken_files.hpp"
 #include "reading/completeness.hpp"
 #include "reading/model_type.hpp"
 
@@ -180,37 +179,14 @@ AdapterNaming add_adapter(StateDictBuilder& builder, const TorchFile& file) {
   return *read.adapter_naming;
 }
 
-bool is_optimizer(torch::Value root) {
-  return root.is_dict() && root.find("state") && root.find("param_groups");
-}
-bool has_groups(torch::Value root) {
-  const auto groups = root.is_dict() ? root.find("param_groups") : std::nullopt;
-  return groups && groups->is_sequence() && groups->size() > 0;
-}
-bool is_schedule(torch::Value root) {
-  return root.is_dict() && !root.find("param_groups") && root.find("last_epoch");
-}
-
-/// Returns the name under which a file was written, where that is the place of another state and a
-/// file is there too: the two were swapped, or one is a copy. torch names the folder in an archive
-/// after the file. Empty where all is well.
-std::string other_name(Storage& storage, const Path& path, const TorchFile& file) {
-  const std::string written = file.archive_name() + path.extension().string();
-  const bool is_state = written.starts_with("optimizer") || written.starts_with("scheduler") ||
-                        written.starts_with("pytorch_model");
-  const bool is_other = is_state && written != path.filename().string() &&
-                        storage.kind(path.parent_path() / written) == EntryKind::File;
-  return is_other ? written : std::string();
-}
-
 ReadModel read_torch_model(Storage& storage, const Path& folder, StateDictBuilder& builder) {
   ReadModel read;
   for (const std::string& name : torch_model_files(storage, folder, builder.out.notes)) {
     const std::shared_ptr<const File> opened = builder.open(folder / name);
     const TorchFile file({opened, 0, opened->size()});
-    if (const std::string other = other_name(storage, folder / name, file); !other.empty())
+    if (const std::string other = dcp::other_name(storage, folder / name, file); !other.empty())
       raise_written_as(folder / name, other);
-    if (is_optimizer(file.root()))
+    if (dcp::is_optimizer_state(file.root()))
       raise(
           ErrorCode::Corrupt,
           fmt::format("{} holds the state of an optimizer, and no model", (folder / name).string()),
@@ -371,7 +347,8 @@ class Reader {
     const std::optional<std::string> config = model_config(storage_, folder_);
     const std::optional<std::string> type =
         config ? std::optional(model_type_of(*config)) : std::nullopt;
-    const std::optional<TorchFile> states = open_state(names_.optimizer, Role::Optimizer);
+    const std::optional<TorchFile> states =
+        dcp::open_state(storage_, builder_, folder_ / names_.optimizer, Role::Optimizer);
     const ModuleShapes shapes(type.value_or(""), states ? &*states : nullptr);
     const ReadModel read = is_torch ? read_torch_model(storage_, folder_, builder_)
                                     : read_safetensors(storage_, folder_, builder_, shapes);
@@ -433,26 +410,11 @@ class Reader {
     return names_.format == file_names(Program::Trainer).format || builder_.out.assumes_model_order;
   }
 
-  /// Opens the file of a state. One that is damaged, or no file, is lost: a model needs none.
-  std::optional<TorchFile> open_state(std::string_view state, Role role) {
-    const std::string name(state);
-    const Path path = folder_ / name;
-    try {
-      const std::shared_ptr<const File> file = builder_.open(path);
-      TorchFile object({file, 0, file->size()});
-      StateDictBuilder(storage_).add_object(name, {{name, false}}, object);  // what it describes
-      return object;
-    } catch (const Error& error) {
-      if (error.code() != ErrorCode::Corrupt) throw;
-      builder_.out.losses.push_back(damaged(role, name, error));
-      return std::nullopt;
-    }
-  }
-
   /// `is_ordered`: the model's file has the order by which the optimizer numbers parameters. The
   /// file of a copy does not keep it, so the copy's optimizer lists the names.
   void read_optimizer(const TorchFile& file, bool is_ordered) {
-    if (!is_in_place(folder_ / names_.optimizer, file, Role::Optimizer)) return;
+    if (!dcp::is_in_place(storage_, builder_, folder_ / names_.optimizer, file, Role::Optimizer))
+      return;
     builder_.add_object(kOptimizer, {{kOptimizer, false}}, file);
     // A copy in the same format repeats the object as it is.
     auto object = std::make_shared<Json>();
@@ -489,7 +451,7 @@ class Reader {
         }
       } else {
         const TorchFile object({file, 0, file->size()});
-        if (is_in_place(folder_ / name, object, Role::OtherModel))
+        if (dcp::is_in_place(storage_, builder_, folder_ / name, object, Role::OtherModel))
           builder_.add_object(key, {{key, false}}, object);
       }
     }
@@ -498,27 +460,10 @@ class Reader {
   }
 
   void read_further_optimizer(const std::string& key, const std::string& name) {
-    const std::optional<TorchFile> object = open_state(name, Role::Optimizer);
-    if (object && is_in_place(folder_ / name, *object, Role::Optimizer))
+    const std::optional<TorchFile> object =
+        dcp::open_state(storage_, builder_, folder_ / name, Role::Optimizer);
+    if (object && dcp::is_in_place(storage_, builder_, folder_ / name, *object, Role::Optimizer))
       builder_.add_object(key, {{key, false}}, *object);
-  }
-
-  /// Returns whether a file holds what its name says; else it is lost. A model needs none of these.
-  bool is_in_place(const Path& path, const TorchFile& file, Role role) {
-    const bool is_of_optimizer = role == Role::Optimizer;
-    std::string why;
-    if (const std::string other = other_name(storage_, path, file); !other.empty()) {
-      why = fmt::format("the file that was written as {}", other);
-    } else if (is_of_optimizer ? is_schedule(file.root()) : is_optimizer(file.root())) {
-      why = fmt::format("the state of {}", is_of_optimizer ? "a schedule" : "an optimizer");
-    } else if (is_of_optimizer && !has_groups(file.root())) {
-      why = "an object without param_groups, of which every optimizer has one or more";
-    } else {
-      return true;
-    }
-    builder_.out.losses.push_back(
-        {.role = role, .name = path.filename().string(), .why = std::move(why), .is_broken = true});
-    return false;
   }
 
   [[noreturn]] void raise_no_first_model(const std::string& name) const {
@@ -549,10 +494,7 @@ class Reader {
   void read_schedule() {
     const Path path = folder_ / names_.scheduler;
     if (storage_.kind(path) != EntryKind::File) return note_missing_schedule();
-    const std::optional<TorchFile> file = open_state(names_.scheduler, Role::Setting);
-    if (!file || !is_in_place(path, *file, Role::Setting)) return;
-    builder_.out.scheduler =
-        torch::with_inline_tensors(*file, std::string(names_.scheduler), builder_.out.losses);
+    dcp::read_schedule_file(storage_, builder_, path);
   }
 
   /// A Trainer saves a schedule with every optimizer; a script with accelerate may have none.
