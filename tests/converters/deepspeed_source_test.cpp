@@ -1614,6 +1614,30 @@ TEST(DeepSpeedSource, AFolderOfTheTrainerIsHeldAgainstItsState) {
   EXPECT_THAT(losses(), testing::Not(of_state));
 }
 
+TEST(DeepSpeedUniversal, ACopyOfAnotherParametersMasterIsDoubtedWhereNoModuleTells) {
+  SKIP_WITHOUT_FIXTURES();
+  const auto is_said = testing::Contains(testing::HasSubstr("the same fp32.pt and not the same"));
+  const auto remarks = [](const Copy& copy) {
+    return open_source(posix_storage(), copy.path())->remarks();
+  };
+  const auto copy_state = [](const Copy& copy, const std::string& file) {
+    replace(copy.tag() / "zero/blocks.0.attn.qkv.weight" / file,
+            copy.tag() / "zero/blocks.1.attn.qkv.weight" / file);
+  };
+  const Copy copy("universal_stage3");
+  EXPECT_THAT(remarks(copy), testing::Not(is_said));
+  copy_state(copy, "fp32.pt");
+  EXPECT_THAT(remarks(copy), is_said);
+  // Parameters that are trained alike have the moments in common too.
+  copy_state(copy, "exp_avg.pt");
+  copy_state(copy, "exp_avg_sq.pt");
+  EXPECT_THAT(remarks(copy), testing::Not(is_said));
+  // The module is compared instead.
+  const Copy second("universal_stage2");
+  copy_state(second, "fp32.pt");
+  EXPECT_THAT(remarks(second), testing::Not(is_said));
+}
+
 /// The model files of all ranks of a parallel run list its parameters.
 TEST(DeepSpeedUniversal, FoldersAndRanksThatDoNotBelongTogetherAreNamed) {
   SKIP_WITHOUT_FIXTURES();
