@@ -9,6 +9,7 @@
 #include "core/later_changes.hpp"
 #include "core/model_tensors.hpp"
 #include "core/wrapped_names.hpp"
+#include "formats/dcp/distributed_tensor.hpp"
 #include "formats/dcp/key_layout.hpp"
 #include "formats/dcp/keys.hpp"
 #include "formats/dcp/raw_names.hpp"
@@ -20,6 +21,7 @@
 #include "formats/trainer/folder.hpp"
 #include "formats/trainer/further_parts.hpp"
 #include "formats/trainer/known_models.hpp"
+#include "formats/trainer/listed_tensors.hpp"
 #include "formats/trainer/module_shapes.hpp"
 #include "formats/trainer/parameter_names.hpp"
 #include "formats/trainer/renamed_names.hpp"
@@ -119,17 +121,25 @@ void add_model(StateDictBuilder& builder, Pieces pieces, const ModuleShapes& mod
   }
 }
 
+/// Says where the index of the model and its files differ.
+void compare_with_index(const ListedTensors& listed, StateDictBuilder& builder) {
+  std::ranges::move(listed.missing(), std::back_inserter(builder.out.losses));
+  std::ranges::move(listed.misplaced(), std::back_inserter(builder.out.remarks));
+}
+
 ReadModel read_safetensors(Storage& storage, const Path& folder, StateDictBuilder& builder,
                            const ModuleShapes& module) {
   const safetensors::ModelFolder model = safetensors::read_model_folder(storage, folder);
   ReadModel read{model.files};
   builder.out.notes.insert(builder.out.notes.end(), model.notes.begin(), model.notes.end());
+  ListedTensors listed(folder / model.index.value_or(""), model.weight_map);
   std::map<std::string, torch::TensorView> found;
   Pieces all;
   for (const std::string& name : model.files) {
     Pieces pieces = dcp::read_pieces(builder.open(folder / name)).pieces;
     std::erase_if(pieces, [&](const dcp::SafetensorsPiece& piece) {
       const auto [earlier, is_new] = found.emplace(piece.key, piece.view);
+      listed.add_tensor(piece.key, name);
       if (is_new) return false;
       if (model.is_joined_by_names() && equal_elements(earlier->second, piece.view)) return true;
       raise(ErrorCode::Corrupt, fmt::format("{}: tensor {} is in another file too",
@@ -141,11 +151,7 @@ ReadModel read_safetensors(Storage& storage, const Path& folder, StateDictBuilde
     }
     std::ranges::move(pieces, std::back_inserter(all));
   }
-  for (const auto& [tensor, file] : model.weight_map) {
-    if (!found.contains(tensor))
-      raise(ErrorCode::Corrupt, fmt::format("{}: tensor {} is not in {}",
-                                            (folder / *model.index).string(), quote(tensor), file));
-  }
+  compare_with_index(listed, builder);
   add_model(builder, std::move(all), module, read);
   return read;
 }
@@ -179,8 +185,31 @@ AdapterNaming add_adapter(StateDictBuilder& builder, const TorchFile& file) {
   return *read.adapter_naming;
 }
 
+/// Returns what the index lists of the files that torch.save wrote.
+ListedTensors listed_tensors(Storage& storage, const Path& folder) {
+  const auto index = torch_model_index(storage, folder);
+  if (!index) return {folder, {}};
+  ListedTensors::WeightMap weight_map;
+  for (const auto& [file, names] : torch::read_weight_index(storage, *index)) {
+    for (const std::string& name : names) weight_map.emplace(name, file);
+  }
+  return {*index, std::move(weight_map)};
+}
+
+/// Adds the names in a shard.
+void add_names(torch::Value root, const std::string& file, ListedTensors& listed) {
+  for (std::size_t i = 0; root.is_dict() && i < root.pair_count(); ++i) {
+    if (!root.key(i).is(torch::NodeKind::Str)) continue;
+    const std::string name(root.key(i).text());
+    const bool is_tensor =
+        TorchFile::is_tensor(root.value(i)) || dcp::is_distributed_tensor(root.value(i));
+    is_tensor ? listed.add_tensor(name, file) : listed.add_other(name);
+  }
+}
+
 ReadModel read_torch_model(Storage& storage, const Path& folder, StateDictBuilder& builder) {
   ReadModel read;
+  ListedTensors listed = listed_tensors(storage, folder);
   for (const std::string& name : torch_model_files(storage, folder, builder.out.notes)) {
     const std::shared_ptr<const File> opened = builder.open(folder / name);
     const TorchFile file({opened, 0, opened->size()});
@@ -192,6 +221,7 @@ ReadModel read_torch_model(Storage& storage, const Path& folder, StateDictBuilde
           fmt::format("{} holds the state of an optimizer, and no model", (folder / name).string()),
           "give each file the name that it was written with");
     read.files.push_back(name);
+    add_names(file.root(), name, listed);
     builder.finds_second_keys = true;
     if (is_adapter_file(name)) {
       read.adapter_naming = add_adapter(builder, file);
@@ -200,6 +230,7 @@ ReadModel read_torch_model(Storage& storage, const Path& folder, StateDictBuilde
     }
     builder.finds_second_keys = false;
   }
+  compare_with_index(listed, builder);
   return read;
 }
 
