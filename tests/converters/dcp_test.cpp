@@ -950,6 +950,71 @@ TEST(Dcp, AnUnfinishedPartOfAccelerateIsRefusedByName) {
   EXPECT_THAT(refusal(folder).what(), HasSubstr("optimizer_0 has data files and no .metadata"));
 }
 
+/// A checkpoint of the Trainer with FSDP, made of one that accelerate saved after 3 steps.
+class TrainerWithFsdp : public testing::Test {
+ protected:
+  void SetUp() override {
+    SKIP_WITHOUT_FIXTURES();
+    test::copy_folder(fixtures() / "torch/accelerate_fsdp2_sharded_w2/checkpoint", folder_);
+    std::filesystem::remove(folder_ / "scheduler.bin");
+    save_torch(folder_ / "scheduler.pt", {{"last_epoch", 3}, {"_step_count", 4}}, {}, "scheduler");
+    write_file(folder_ / "trainer_state.json", R"({"global_step": 3})");
+  }
+
+  std::unique_ptr<Source> open() const { return open_source(posix_storage(), folder_); }
+  /// All lines about the folder, but for those of files that nobody reads.
+  std::vector<std::string> lines() const {
+    const auto source = open();
+    std::vector<std::string> all = notes_of(*source);
+    std::ranges::move(source->remarks(), std::back_inserter(all));
+    std::erase_if(
+        all, [](const std::string& line) { return line.ends_with("file \"trainer_state.json\""); });
+    return all;
+  }
+
+  const test::TempDir work_;
+  const Path folder_ = work_.path() / "checkpoint-3";
+};
+
+TEST_F(TrainerWithFsdp, OfOneSaveIsReadWithItsSchedule) {
+  EXPECT_THAT(lines(), IsEmpty());
+  EXPECT_EQ(open()->catalog().scheduler["last_epoch"], 3);
+}
+
+TEST_F(TrainerWithFsdp, StepsThatDifferAreSaid) {
+  write_file(folder_ / "trainer_state.json", R"({"global_step": 4})");
+  EXPECT_THAT(lines(), testing::ElementsAre(HasSubstr("and the folder's name 3"),
+                                            HasSubstr("and the optimizer 3")));
+  write_file(folder_ / "trainer_state.json", R"({"global_step": 3})");
+  std::filesystem::remove(folder_ / "scheduler.pt");
+  save_torch(folder_ / "scheduler.pt", {{"last_epoch", 2}, {"_step_count", 3}}, {}, "scheduler");
+  EXPECT_THAT(lines(), testing::ElementsAre(HasSubstr("counts 3 steps, and the schedule 2")));
+}
+
+TEST_F(TrainerWithFsdp, FilesThatAreMissingOrDamagedAreSaid) {
+  write_file(folder_ / "trainer_state.json", "");
+  EXPECT_THAT(lines(), testing::Contains(HasSubstr("trainer_state.json: not valid JSON")));
+  write_file(folder_ / "trainer_state.json", R"({"global_step": 3})");
+  write_file(folder_ / "scheduler.pt", "");
+  EXPECT_THAT(lines(), testing::ElementsAre(HasSubstr("setting \"scheduler.pt\": damaged")));
+  std::filesystem::remove(folder_ / "scheduler.pt");
+  EXPECT_THAT(lines(), testing::ElementsAre(HasSubstr("scheduler.pt is not there")));
+}
+
+TEST_F(TrainerWithFsdp, AnOptimizerThatIsGoneIsSaid) {
+  std::filesystem::remove_all(folder_ / "optimizer_0");
+  EXPECT_THAT(lines(), testing::ElementsAre(HasSubstr("optimizer_0")));
+}
+
+TEST_F(TrainerWithFsdp, ASaveThatDidNotFinishIsSaid) {
+  test::copy_folder(folder_, work_.path() / "checkpoint-2");
+  std::filesystem::remove(folder_ / "trainer_state.json");
+  const auto is_said = testing::Contains(HasSubstr("checkpoint-2 has it, and it is not here"));
+  EXPECT_THAT(lines(), is_said);
+  std::filesystem::remove(work_.path() / "checkpoint-2/trainer_state.json");
+  EXPECT_THAT(lines(), IsEmpty());
+}
+
 TEST(Dcp, AnIterationOfMegatronWithoutItsCommonFileKeepsTheNamesOfItsStates) {
   SKIP_WITHOUT_FIXTURES();
   const test::TempDir work;

@@ -1594,6 +1594,50 @@ TEST(DeepSpeedUniversal, ACopyOfAnotherParametersMomentIsLost) {
   EXPECT_TRUE(open_source(posix_storage(), copy.path())->losses().empty());
 }
 
+/// The Trainer writes trainer_state.json beside the folder of DeepSpeed, after it.
+TEST(DeepSpeedSource, AFolderOfTheTrainerIsHeldAgainstItsState) {
+  SKIP_WITHOUT_FIXTURES();
+  const test::TempDir run;
+  const Path whole = run.path() / "checkpoint-2", folder = run.path() / "checkpoint-3";
+  for (const Path& each : {whole, folder}) {
+    test::copy_folder(case_folder("stage2_w2") / "checkpoint", each);
+    write_file(each / "trainer_state.json", R"({"global_step": 3})");
+  }
+  const auto losses = [&] { return lines_of(open_source(posix_storage(), folder)->losses()); };
+  const auto of_state = testing::Contains(testing::HasSubstr("trainer_state.json"));
+  EXPECT_THAT(losses(), testing::Not(of_state));
+  write_file(folder / "trainer_state.json", "");
+  EXPECT_THAT(losses(), testing::Contains(testing::HasSubstr("not valid JSON")));
+  fs::remove(folder / "trainer_state.json");
+  EXPECT_THAT(losses(), testing::Contains(testing::HasSubstr("the save did not finish")));
+  fs::remove(whole / "trainer_state.json");
+  EXPECT_THAT(losses(), testing::Not(of_state));
+}
+
+TEST(DeepSpeedUniversal, ACopyOfAnotherParametersMasterIsDoubtedWhereNoModuleTells) {
+  SKIP_WITHOUT_FIXTURES();
+  const auto is_said = testing::Contains(testing::HasSubstr("the same fp32.pt and not the same"));
+  const auto remarks = [](const Copy& copy) {
+    return open_source(posix_storage(), copy.path())->remarks();
+  };
+  const auto copy_state = [](const Copy& copy, const std::string& file) {
+    replace(copy.tag() / "zero/blocks.0.attn.qkv.weight" / file,
+            copy.tag() / "zero/blocks.1.attn.qkv.weight" / file);
+  };
+  const Copy copy("universal_stage3");
+  EXPECT_THAT(remarks(copy), testing::Not(is_said));
+  copy_state(copy, "fp32.pt");
+  EXPECT_THAT(remarks(copy), is_said);
+  // Parameters that are trained alike have the moments in common too.
+  copy_state(copy, "exp_avg.pt");
+  copy_state(copy, "exp_avg_sq.pt");
+  EXPECT_THAT(remarks(copy), testing::Not(is_said));
+  // The module is compared instead.
+  const Copy second("universal_stage2");
+  copy_state(second, "fp32.pt");
+  EXPECT_THAT(remarks(second), testing::Not(is_said));
+}
+
 /// The model files of all ranks of a parallel run list its parameters.
 TEST(DeepSpeedUniversal, FoldersAndRanksThatDoNotBelongTogetherAreNamed) {
   SKIP_WITHOUT_FIXTURES();

@@ -23,6 +23,7 @@
 #include <sys/stat.h>
 
 #include <algorithm>
+#include <array>
 #include <map>
 #include <string>
 #include <vector>
@@ -458,6 +459,55 @@ TEST_F(TrainerFolder, WhoseIndexListsATensorThatIsGoneIsDamaged) {
   const auto error = test::error_of([&] { open_source(posix_storage(), temp_.path() / "split"); });
   EXPECT_EQ(error.code(), ErrorCode::Corrupt);
   EXPECT_THAT(error.what(), HasSubstr("gone.weight"));
+}
+
+/// Two shards of torch.save with an index, beside an optimizer without states.
+class ShardedTrainerFolder : public TrainerFolder {
+ protected:
+  void SetUp() override {
+    const Made two{DType::Float32, {2}, {1, 2}};
+    save_torch(folder_ / kShards[0], {{"a.weight", tensor("a")}}, {{"a", two}});
+    save_torch(folder_ / kShards[1], {{"b.weight", tensor("b")}, {"c.weight", tensor("c")}},
+               {{"b", two}, {"c", two}});
+    save_torch(folder_ / "optimizer.pt",
+               {{"state", Json::object()},
+                {"param_groups", {{{"lr", 0.1}, {"params", Json::array({0, 1, 2})}}}}},
+               {});
+    list({{"a.weight", kShards[0]}, {"b.weight", kShards[1]}, {"c.weight", kShards[1]}});
+  }
+  void list(const Json& weight_map) const {
+    test::write_file(folder_ / "pytorch_model.bin.index.json",
+                     Json{{"weight_map", weight_map}}.dump());
+  }
+  std::unique_ptr<Source> open() const { return open_source(posix_storage(), folder_); }
+
+  static constexpr std::array<const char*, 2> kShards = {"pytorch_model-00001-of-00002.bin",
+                                                         "pytorch_model-00002-of-00002.bin"};
+  const Path folder_ = temp_.path();
+};
+
+TEST_F(ShardedTrainerFolder, IsComparedWithItsIndex) {
+  const auto of_index = testing::Contains(HasSubstr("index.json"));
+  ASSERT_EQ(open()->format(), "trainer");
+  EXPECT_THAT(lines_of(open()->losses()), testing::Not(of_index));
+  EXPECT_THAT(open()->remarks(), testing::Not(of_index));
+  list({{"a.weight", kShards[0]}, {"b.weight", kShards[0]}, {"c.weight", kShards[1]}});
+  EXPECT_THAT(open()->remarks(), testing::Contains(HasSubstr("b.weight (pytorch_model-00002")));
+  list({{"a.weight", kShards[0]}, {"b.weight", kShards[1]}, {"gone.weight", kShards[1]}});
+  EXPECT_THAT(test::error_of([&] { open(); }),
+              test::Fails(ErrorCode::Corrupt, {"index.json", "gone.weight"}));
+}
+
+TEST_F(ShardedTrainerFolder, WithAValueInATensorsPlaceLacksTheTensor) {
+  const Made two{DType::Float32, {2}, {1, 2}};
+  fs::remove(folder_ / kShards[1]);
+  save_torch(folder_ / kShards[1],
+             {{"b.weight", Json::array({tensor("b")})}, {"c.weight", tensor("c")}},
+             {{"b", two}, {"c", two}});
+  const Losses losses = open()->losses();
+  const auto lost = std::ranges::find(losses, "b.weight", &Loss::name);
+  ASSERT_NE(lost, losses.end());
+  EXPECT_TRUE(lost->role == Role::Weight && lost->is_broken);
 }
 
 TEST_F(TrainerFolder, WhoseProgressCannotBeReadSaysSo) {

@@ -81,6 +81,8 @@ Losses files_beside(Storage& storage, const Path& folder, std::string_view forma
   if (has_model_files(format)) {
     add(models_within(storage, folder));
     add(missing_training_state(storage, folder));
+  } else if (format == "dcp" || format.starts_with("deepspeed")) {
+    if (auto loss = unfinished_save(storage, folder)) losses.push_back(std::move(*loss));
   }
   constexpr const char* kSharded = "sharded";  // of torch's HuggingFaceStorageWriter
   if (format != "dcp" && storage.kind(folder / kSharded) == EntryKind::Directory)

@@ -488,16 +488,20 @@ std::unique_ptr<Source> open_source_as(Storage& storage, std::string_view format
 
 namespace {
 
-/// The Trainer has its count beside its own files, or those of DeepSpeed.
+/// The Trainer has its count beside its own files, those of FSDP, or those of DeepSpeed, whose
+/// folder of a tag may be the one that was named.
 void add_doubts_about_steps(Storage& storage, const Path& path, std::string_view format,
                             Source& source) {
-  if (format != "trainer" && !format.starts_with("deepspeed")) return;
-  Losses ignored;
-  const Path& folder =
-      storage.kind(path / trainer::kTrainerState) == EntryKind::File ? path : path.parent_path();
-  if (const auto steps = trainer::read_progress(storage, folder, ignored))
+  const bool is_deepspeed = format.starts_with("deepspeed");
+  if (format != "trainer" && format != "dcp" && !is_deepspeed) return;
+  const bool is_here = storage.kind(path / trainer::kTrainerState) == EntryKind::File;
+  const Path& folder = is_here || !is_deepspeed ? path : path.parent_path();
+  Losses losses;
+  if (const auto steps = trainer::read_progress(storage, folder, losses))
     source.add_remarks(doubts_about_steps(source.catalog(), *steps,
                                           checkpoint_number(folder.filename().string())));
+  // The Trainer's own reader has told of it.
+  if (format != "trainer" && is_here) source.add_losses(std::move(losses));
 }
 
 void add_doubts_about_states(std::string_view format, Source& source) {

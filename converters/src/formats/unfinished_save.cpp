@@ -9,7 +9,6 @@
 #include <fmt/format.h>
 
 #include <array>
-#include <optional>
 #include <string_view>
 
 namespace unishard::converters {
@@ -33,7 +32,28 @@ std::optional<std::string> complete_neighbour(Storage& storage, const Path& fold
   return std::nullopt;
 }
 
-std::optional<Loss> state_of_numbered(Storage& storage, const Path& folder) {
+/// DeepSpeed's folder below a checkpoint of the Trainer.
+std::optional<Loss> folder_of_latest(Storage& storage, const Path& folder) {
+  std::optional<std::string> tag;
+  try {
+    tag = read_latest(storage, folder);
+  } catch (const Error&) {
+    return {};  // not a tag
+  }
+  if (!tag) return {};
+  const EntryKind kind = storage.kind(folder / *tag);
+  const bool is_empty = kind == EntryKind::Directory && storage.list(folder / *tag).empty();
+  if (kind != EntryKind::Missing && !is_empty) return {};
+  Loss loss{Role::Optimizer, *tag,
+            "`latest` names this folder, and there is nothing in it: masters and optimizer are "
+            "gone"};
+  loss.is_broken = true;
+  return loss;
+}
+
+}  // namespace
+
+std::optional<Loss> unfinished_save(Storage& storage, const Path& folder) {
   if (!checkpoint_number(folder.filename().string()) || !folder.has_parent_path()) return {};
   for (const std::string_view file : kLastFiles) {
     if (has_file(storage, folder / file)) return {};
@@ -58,31 +78,10 @@ std::optional<Loss> state_of_numbered(Storage& storage, const Path& folder) {
   return loss;
 }
 
-/// DeepSpeed's folder below a checkpoint of the Trainer.
-std::optional<Loss> folder_of_latest(Storage& storage, const Path& folder) {
-  std::optional<std::string> tag;
-  try {
-    tag = read_latest(storage, folder);
-  } catch (const Error&) {
-    return {};  // not a tag
-  }
-  if (!tag) return {};
-  const EntryKind kind = storage.kind(folder / *tag);
-  const bool is_empty = kind == EntryKind::Directory && storage.list(folder / *tag).empty();
-  if (kind != EntryKind::Missing && !is_empty) return {};
-  Loss loss{Role::Optimizer, *tag,
-            "`latest` names this folder, and there is nothing in it: masters and optimizer are "
-            "gone"};
-  loss.is_broken = true;
-  return loss;
-}
-
-}  // namespace
-
 Losses missing_training_state(Storage& storage, const Path& folder) {
   Losses losses;
   if (auto loss = folder_of_latest(storage, folder)) losses.push_back(std::move(*loss));
-  if (auto loss = state_of_numbered(storage, folder)) losses.push_back(std::move(*loss));
+  if (auto loss = unfinished_save(storage, folder)) losses.push_back(std::move(*loss));
   return losses;
 }
 

@@ -3,7 +3,6 @@
 #include "unishard/format/checked.hpp"
 #include "unishard/format/error.hpp"
 
-#include "containers/inline_tensors.hpp"
 #include "containers/object_tree.hpp"
 #include "formats/dcp/flat_parameters.hpp"
 #include "formats/dcp/key_layout.hpp"
@@ -13,6 +12,7 @@
 #include "formats/dcp/rank_files.hpp"
 #include "formats/dcp/rank_shards.hpp"
 #include "formats/dcp/safetensors_pieces.hpp"
+#include "formats/dcp/state_files.hpp"
 #include "reading/completeness.hpp"
 
 #include <fmt/format.h>
@@ -145,16 +145,37 @@ void read_rank_local(Storage& storage, const Path& folder, StateDictBuilder& bui
   builder.out.producer = {{"library", "torch.distributed.checkpoint"}};
 }
 
-/// Reads what accelerate saves beside model and optimizer: scheduler.bin, and files of each
-/// process.
+/// Returns the name of the schedule's file: that of accelerate, or that of the Trainer.
+std::optional<std::string> schedule_file(Storage& storage, const Path& path) {
+  for (const char* name : {"scheduler.bin", "scheduler.pt"}) {
+    if (storage.kind(path / name) == EntryKind::File) return name;
+  }
+  return std::nullopt;
+}
+
+/// Says that a schedule is missing. A Trainer saves one with every optimizer; a script with
+/// accelerate may have none.
+void doubt_schedule(Storage& storage, const Path& path, const Path& optimizer,
+                    StateDictBuilder& builder) {
+  if (storage.kind(path / "trainer_state.json") != EntryKind::File || schedule_file(storage, path))
+    return;
+  builder.out.complete = [name = optimizer.filename().string()](const StateDict&,
+                                                                Arrangement& arranged) {
+    arranged.remark_on_states(
+        fmt::format("scheduler.pt is not there, which a Trainer saves beside {}", name));
+  };
+}
+
+/// Reads what accelerate and the Trainer save beside model and optimizer: the schedule's file, and
+/// files of each process.
 void read_beside(Storage& storage, const Path& path, const std::vector<Path>& read,
                  StateDictBuilder& builder) {
+  const std::optional<std::string> schedule = schedule_file(storage, path);
   for (const Entry& entry : storage.list(path)) {
     const Path at = path / entry.name;
     if (std::ranges::count(read, at) > 0) continue;
-    if (entry.name == "scheduler.bin" && entry.kind == EntryKind::File) {
-      const torch::TorchFile file(torch::whole_file(storage, at));
-      builder.out.scheduler = torch::with_inline_tensors(file, entry.name, builder.out.losses);
+    if (entry.name == schedule) {
+      read_schedule_file(storage, builder, at);
     } else {
       const bool is_model = entry.name.starts_with(kModelFolder);
       builder.out.losses.push_back(
@@ -167,13 +188,13 @@ void read_accelerate(Storage& storage, const Path& path, StateDictBuilder& build
   std::vector<Path> read;
   for (const std::string_view start : {kModelFolder, kOptimizerFolder}) {
     const auto folder = numbered_folder(storage, path, start);
-    if (!folder && start == kOptimizerFolder &&
-        storage.kind(path / "scheduler.bin") == EntryKind::File)
+    if (!folder && start == kOptimizerFolder && schedule_file(storage, path))
       builder.out.losses.push_back({Role::SideFile, fmt::format("{}0", kOptimizerFolder),
                                     "no folder of it is beside the schedule's file"});
     if (!folder) continue;
     read_folder(storage, *folder, builder);
     read.push_back(*folder);
+    if (start == kOptimizerFolder) doubt_schedule(storage, path, *folder, builder);
   }
   builder.out.producer["library"] = "accelerate";
   read_beside(storage, path, read, builder);
@@ -227,7 +248,10 @@ void read_whole_files(Storage& storage, const Path& path, StateDictBuilder& buil
   const Path model = whole_model_file(storage, path).value_or(path),
              optimizer = path / "optimizer.bin";
   add("model", model);
-  if (storage.kind(optimizer) == EntryKind::File) add("optimizer", optimizer);
+  if (storage.kind(optimizer) == EntryKind::File) {
+    add("optimizer", optimizer);
+    doubt_schedule(storage, path, optimizer, builder);
+  }
   builder.out.producer = {{"library", "accelerate"}};
   read_beside(storage, path, {model, optimizer}, builder);
 }

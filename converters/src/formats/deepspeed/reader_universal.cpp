@@ -80,6 +80,7 @@ class UniversalReader {
     for (std::size_t i = 0; i < parameters_.all().size(); ++i) read_states_of(i);
     lose_copied_moments();
     doubt_copied_moments();
+    doubt_copied_masters();
     if (has_lost_states_) drop_states();
     if (steps_.empty()) steps_ = common_steps_;
     check_weights();
@@ -372,24 +373,70 @@ class UniversalReader {
   /// Second moments that are the same beside first ones that differ are doubted: gradients of
   /// opposite signs have such.
   void doubt_copied_moments() {
-    ShardCopies seconds;
-    std::vector<std::string> names;
-    for (const Parameter& parameter : parameters_.all()) {
-      const TensorView* const moment = whole_state(parameter, kSecondMoment);
-      const TensorView* const first = whole_state(parameter, kFirstMoment);
-      if (moment == nullptr || first == nullptr) continue;
-      const auto other = seconds.find_or_add(parameter.fqn, {*moment});
-      if (!other) continue;
-      const TensorView* const theirs =
-          whole_state(parameters_.all()[*parameters_.find(*other)], kFirstMoment);
-      if (theirs != nullptr && !equal_elements(*first, *theirs))
-        names.push_back(fmt::format("{} and {}", *other, parameter.fqn));
-    }
+    const auto names = copied(kSecondMoment, {kFirstMoment}, {});
     if (!names.empty())
       parts_.remarks.push_back(fmt::format(
           "two parameters have the same exp_avg_sq and not the same exp_avg: one of the files may "
           "be a copy: {}",
           first_names(names)));
+  }
+
+  /// Masters that are the same beside moments that differ are doubted, unless the module tells what
+  /// they round to. Layers that were made as copies of one have the same before they are trained,
+  /// also after a first step whose learning rate is 0.
+  void doubt_copied_masters() {
+    const auto& steps = steps_.empty() ? common_steps_ : steps_;
+    if (steps.empty() || std::ranges::max(steps) < 2) return;
+    std::set<std::string> excluded = names_in_modules();
+    for (const Parameter& parameter : parameters_.all()) {
+      if (is_at_rest(parameter.group)) excluded.insert(parameter.fqn);
+    }
+    const auto names = copied(kMaster, {kFirstMoment, kSecondMoment}, excluded);
+    if (!names.empty())
+      parts_.remarks.push_back(fmt::format(
+          "two parameters have the same fp32.pt and not the same moments: one of the files may be "
+          "a copy: {}",
+          first_names(names)));
+  }
+
+  /// Returns the parameters of which the model files hold values.
+  std::set<std::string> names_in_modules() const {
+    std::set<std::string> names;
+    for (const NamedView& entry : model_.module) {
+      if (entry.view.storage && entry.view.elements() > 0) names.insert(entry.name);
+    }
+    for (const auto& of_one : modules_.names()) names.insert(of_one.begin(), of_one.end());
+    return names;
+  }
+
+  /// Returns whether the learning rate of a group is 0.
+  bool is_at_rest(std::int32_t group) const {
+    if (group < 0 || std::cmp_greater_equal(group, settings_.size())) return false;
+    const Json& settings = settings_[static_cast<std::size_t>(group)];
+    return settings.contains("lr") && settings["lr"].is_number() && settings["lr"] == 0;
+  }
+
+  /// Returns the pairs of parameters whose `file` is the same, and none of `others` is. Parameters
+  /// in `excluded` are passed over, and files of one value only.
+  std::vector<std::string> copied(std::string_view file,
+                                  const std::vector<std::string_view>& others,
+                                  const std::set<std::string>& excluded) const {
+    ShardCopies known;
+    std::vector<std::string> names;
+    for (const Parameter& parameter : parameters_.all()) {
+      const TensorView* const own = whole_state(parameter, file);
+      const bool is_whole = std::ranges::all_of(
+          others, [&](auto other) { return whole_state(parameter, other) != nullptr; });
+      if (own == nullptr || !is_whole || excluded.contains(parameter.fqn)) continue;
+      const auto earlier = known.find_or_add(parameter.fqn, {*own});
+      if (!earlier) continue;
+      const Parameter& first = parameters_.all()[*parameters_.find(*earlier)];
+      const bool is_alike = std::ranges::any_of(others, [&](auto other) {
+        return equal_elements(*whole_state(first, other), *whole_state(parameter, other));
+      });
+      if (!is_alike) names.push_back(fmt::format("{} and {}", first.fqn, parameter.fqn));
+    }
+    return names;
   }
 
   static const TensorView* whole_state(const Parameter& parameter, std::string_view file) {

@@ -21,13 +21,17 @@ FileNames file_names(Program program) {
   return {"accelerate", "accelerate", "optimizer.bin", "scheduler.bin"};
 }
 
+std::optional<Path> torch_model_index(Storage& storage, const Path& folder) {
+  const bool is_used = storage.kind(folder / kTorchModels[0]) == EntryKind::Missing &&
+                       storage.kind(folder / kTorchIndex) == EntryKind::File;
+  return is_used ? std::optional(folder / kTorchIndex) : std::nullopt;
+}
+
 std::vector<std::string> torch_model_files(Storage& storage, const Path& folder,
                                            std::vector<std::string>& notes) {
-  if (const Path index = folder / kTorchIndex;
-      storage.kind(folder / kTorchModels[0]) == EntryKind::Missing &&
-      storage.kind(index) == EntryKind::File) {
+  if (const auto index = torch_model_index(storage, folder)) {
     std::vector<std::string> files;
-    for (const auto& [file, names] : torch::read_weight_index(storage, index))
+    for (const auto& [file, names] : torch::read_weight_index(storage, *index))
       files.push_back(file);
     return files;
   }

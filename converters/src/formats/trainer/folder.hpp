@@ -34,6 +34,9 @@ std::optional<Program> find_program(Storage& storage, const Path& folder);
 /// Throws: Corrupt, naming an index that cannot be read.
 std::vector<std::string> torch_model_files(Storage& storage, const Path& folder,
                                            std::vector<std::string>& notes);
+/// Returns the path of the index by which torch_model_files() finds them; nullopt where it needs
+/// none.
+std::optional<Path> torch_model_index(Storage& storage, const Path& folder);
 /// Returns whether there are any, without reading an index.
 bool has_torch_model(Storage& storage, const Path& folder);
 

@@ -4,27 +4,28 @@
 #include "unishard/format/error.hpp"
 
 #include "containers/equal_elements.hpp"
-#include "containers/inline_tensors.hpp"
 #include "containers/object_tree.hpp"
 #include "core/embedded_catalog.hpp"
 #include "core/later_changes.hpp"
 #include "core/model_tensors.hpp"
 #include "core/wrapped_names.hpp"
+#include "formats/dcp/distributed_tensor.hpp"
 #include "formats/dcp/key_layout.hpp"
 #include "formats/dcp/keys.hpp"
 #include "formats/dcp/raw_names.hpp"
 #include "formats/dcp/safetensors_pieces.hpp"
 #include "formats/dcp/state_dict_source.hpp"
+#include "formats/dcp/state_files.hpp"
 #include "formats/safetensors/model_folder.hpp"
 #include "formats/torch/weight_index.hpp"
 #include "formats/trainer/folder.hpp"
 #include "formats/trainer/further_parts.hpp"
 #include "formats/trainer/known_models.hpp"
+#include "formats/trainer/listed_tensors.hpp"
 #include "formats/trainer/module_shapes.hpp"
 #include "formats/trainer/parameter_names.hpp"
 #include "formats/trainer/renamed_names.hpp"
 #include "formats/trainer/trainer_state.hpp"
-#include "reading/broken_files.hpp"
 #include "reading/completeness.hpp"
 #include "reading/model_type.hpp"
 
@@ -120,17 +121,25 @@ void add_model(StateDictBuilder& builder, Pieces pieces, const ModuleShapes& mod
   }
 }
 
+/// Says where the index of the model and its files differ.
+void compare_with_index(const ListedTensors& listed, StateDictBuilder& builder) {
+  std::ranges::move(listed.missing(), std::back_inserter(builder.out.losses));
+  std::ranges::move(listed.misplaced(), std::back_inserter(builder.out.remarks));
+}
+
 ReadModel read_safetensors(Storage& storage, const Path& folder, StateDictBuilder& builder,
                            const ModuleShapes& module) {
   const safetensors::ModelFolder model = safetensors::read_model_folder(storage, folder);
   ReadModel read{model.files};
   builder.out.notes.insert(builder.out.notes.end(), model.notes.begin(), model.notes.end());
+  ListedTensors listed(folder / model.index.value_or(""), model.weight_map);
   std::map<std::string, torch::TensorView> found;
   Pieces all;
   for (const std::string& name : model.files) {
     Pieces pieces = dcp::read_pieces(builder.open(folder / name)).pieces;
     std::erase_if(pieces, [&](const dcp::SafetensorsPiece& piece) {
       const auto [earlier, is_new] = found.emplace(piece.key, piece.view);
+      listed.add_tensor(piece.key, name);
       if (is_new) return false;
       if (model.is_joined_by_names() && equal_elements(earlier->second, piece.view)) return true;
       raise(ErrorCode::Corrupt, fmt::format("{}: tensor {} is in another file too",
@@ -142,11 +151,7 @@ ReadModel read_safetensors(Storage& storage, const Path& folder, StateDictBuilde
     }
     std::ranges::move(pieces, std::back_inserter(all));
   }
-  for (const auto& [tensor, file] : model.weight_map) {
-    if (!found.contains(tensor))
-      raise(ErrorCode::Corrupt, fmt::format("{}: tensor {} is not in {}",
-                                            (folder / *model.index).string(), quote(tensor), file));
-  }
+  compare_with_index(listed, builder);
   add_model(builder, std::move(all), module, read);
   return read;
 }
@@ -180,42 +185,43 @@ AdapterNaming add_adapter(StateDictBuilder& builder, const TorchFile& file) {
   return *read.adapter_naming;
 }
 
-bool is_optimizer(torch::Value root) {
-  return root.is_dict() && root.find("state") && root.find("param_groups");
-}
-bool has_groups(torch::Value root) {
-  const auto groups = root.is_dict() ? root.find("param_groups") : std::nullopt;
-  return groups && groups->is_sequence() && groups->size() > 0;
-}
-bool is_schedule(torch::Value root) {
-  return root.is_dict() && !root.find("param_groups") && root.find("last_epoch");
+/// Returns what the index lists of the files that torch.save wrote.
+ListedTensors listed_tensors(Storage& storage, const Path& folder) {
+  const auto index = torch_model_index(storage, folder);
+  if (!index) return {folder, {}};
+  ListedTensors::WeightMap weight_map;
+  for (const auto& [file, names] : torch::read_weight_index(storage, *index)) {
+    for (const std::string& name : names) weight_map.emplace(name, file);
+  }
+  return {*index, std::move(weight_map)};
 }
 
-/// Returns the name under which a file was written, where that is the place of another state and a
-/// file is there too: the two were swapped, or one is a copy. torch names the folder in an archive
-/// after the file. Empty where all is well.
-std::string other_name(Storage& storage, const Path& path, const TorchFile& file) {
-  const std::string written = file.archive_name() + path.extension().string();
-  const bool is_state = written.starts_with("optimizer") || written.starts_with("scheduler") ||
-                        written.starts_with("pytorch_model");
-  const bool is_other = is_state && written != path.filename().string() &&
-                        storage.kind(path.parent_path() / written) == EntryKind::File;
-  return is_other ? written : std::string();
+/// Adds the names in a shard.
+void add_names(torch::Value root, const std::string& file, ListedTensors& listed) {
+  for (std::size_t i = 0; root.is_dict() && i < root.pair_count(); ++i) {
+    if (!root.key(i).is(torch::NodeKind::Str)) continue;
+    const std::string name(root.key(i).text());
+    const bool is_tensor =
+        TorchFile::is_tensor(root.value(i)) || dcp::is_distributed_tensor(root.value(i));
+    is_tensor ? listed.add_tensor(name, file) : listed.add_other(name);
+  }
 }
 
 ReadModel read_torch_model(Storage& storage, const Path& folder, StateDictBuilder& builder) {
   ReadModel read;
+  ListedTensors listed = listed_tensors(storage, folder);
   for (const std::string& name : torch_model_files(storage, folder, builder.out.notes)) {
     const std::shared_ptr<const File> opened = builder.open(folder / name);
     const TorchFile file({opened, 0, opened->size()});
-    if (const std::string other = other_name(storage, folder / name, file); !other.empty())
+    if (const std::string other = dcp::other_name(storage, folder / name, file); !other.empty())
       raise_written_as(folder / name, other);
-    if (is_optimizer(file.root()))
+    if (dcp::is_optimizer_state(file.root()))
       raise(
           ErrorCode::Corrupt,
           fmt::format("{} holds the state of an optimizer, and no model", (folder / name).string()),
           "give each file the name that it was written with");
     read.files.push_back(name);
+    add_names(file.root(), name, listed);
     builder.finds_second_keys = true;
     if (is_adapter_file(name)) {
       read.adapter_naming = add_adapter(builder, file);
@@ -224,6 +230,7 @@ ReadModel read_torch_model(Storage& storage, const Path& folder, StateDictBuilde
     }
     builder.finds_second_keys = false;
   }
+  compare_with_index(listed, builder);
   return read;
 }
 
@@ -371,7 +378,8 @@ class Reader {
     const std::optional<std::string> config = model_config(storage_, folder_);
     const std::optional<std::string> type =
         config ? std::optional(model_type_of(*config)) : std::nullopt;
-    const std::optional<TorchFile> states = open_state(names_.optimizer, Role::Optimizer);
+    const std::optional<TorchFile> states =
+        dcp::open_state(storage_, builder_, folder_ / names_.optimizer, Role::Optimizer);
     const ModuleShapes shapes(type.value_or(""), states ? &*states : nullptr);
     const ReadModel read = is_torch ? read_torch_model(storage_, folder_, builder_)
                                     : read_safetensors(storage_, folder_, builder_, shapes);
@@ -433,26 +441,11 @@ class Reader {
     return names_.format == file_names(Program::Trainer).format || builder_.out.assumes_model_order;
   }
 
-  /// Opens the file of a state. One that is damaged, or no file, is lost: a model needs none.
-  std::optional<TorchFile> open_state(std::string_view state, Role role) {
-    const std::string name(state);
-    const Path path = folder_ / name;
-    try {
-      const std::shared_ptr<const File> file = builder_.open(path);
-      TorchFile object({file, 0, file->size()});
-      StateDictBuilder(storage_).add_object(name, {{name, false}}, object);  // what it describes
-      return object;
-    } catch (const Error& error) {
-      if (error.code() != ErrorCode::Corrupt) throw;
-      builder_.out.losses.push_back(damaged(role, name, error));
-      return std::nullopt;
-    }
-  }
-
   /// `is_ordered`: the model's file has the order by which the optimizer numbers parameters. The
   /// file of a copy does not keep it, so the copy's optimizer lists the names.
   void read_optimizer(const TorchFile& file, bool is_ordered) {
-    if (!is_in_place(folder_ / names_.optimizer, file, Role::Optimizer)) return;
+    if (!dcp::is_in_place(storage_, builder_, folder_ / names_.optimizer, file, Role::Optimizer))
+      return;
     builder_.add_object(kOptimizer, {{kOptimizer, false}}, file);
     // A copy in the same format repeats the object as it is.
     auto object = std::make_shared<Json>();
@@ -489,7 +482,7 @@ class Reader {
         }
       } else {
         const TorchFile object({file, 0, file->size()});
-        if (is_in_place(folder_ / name, object, Role::OtherModel))
+        if (dcp::is_in_place(storage_, builder_, folder_ / name, object, Role::OtherModel))
           builder_.add_object(key, {{key, false}}, object);
       }
     }
@@ -498,27 +491,10 @@ class Reader {
   }
 
   void read_further_optimizer(const std::string& key, const std::string& name) {
-    const std::optional<TorchFile> object = open_state(name, Role::Optimizer);
-    if (object && is_in_place(folder_ / name, *object, Role::Optimizer))
+    const std::optional<TorchFile> object =
+        dcp::open_state(storage_, builder_, folder_ / name, Role::Optimizer);
+    if (object && dcp::is_in_place(storage_, builder_, folder_ / name, *object, Role::Optimizer))
       builder_.add_object(key, {{key, false}}, *object);
-  }
-
-  /// Returns whether a file holds what its name says; else it is lost. A model needs none of these.
-  bool is_in_place(const Path& path, const TorchFile& file, Role role) {
-    const bool is_of_optimizer = role == Role::Optimizer;
-    std::string why;
-    if (const std::string other = other_name(storage_, path, file); !other.empty()) {
-      why = fmt::format("the file that was written as {}", other);
-    } else if (is_of_optimizer ? is_schedule(file.root()) : is_optimizer(file.root())) {
-      why = fmt::format("the state of {}", is_of_optimizer ? "a schedule" : "an optimizer");
-    } else if (is_of_optimizer && !has_groups(file.root())) {
-      why = "an object without param_groups, of which every optimizer has one or more";
-    } else {
-      return true;
-    }
-    builder_.out.losses.push_back(
-        {.role = role, .name = path.filename().string(), .why = std::move(why), .is_broken = true});
-    return false;
   }
 
   [[noreturn]] void raise_no_first_model(const std::string& name) const {
@@ -549,10 +525,7 @@ class Reader {
   void read_schedule() {
     const Path path = folder_ / names_.scheduler;
     if (storage_.kind(path) != EntryKind::File) return note_missing_schedule();
-    const std::optional<TorchFile> file = open_state(names_.scheduler, Role::Setting);
-    if (!file || !is_in_place(path, *file, Role::Setting)) return;
-    builder_.out.scheduler =
-        torch::with_inline_tensors(*file, std::string(names_.scheduler), builder_.out.losses);
+    dcp::read_schedule_file(storage_, builder_, path);
   }
 
   /// A Trainer saves a schedule with every optimizer; a script with accelerate may have none.

@@ -1,0 +1,80 @@
+#include "formats/dcp/state_files.hpp"
+
+#include "unishard/format/error.hpp"
+
+#include "containers/inline_tensors.hpp"
+#include "reading/broken_files.hpp"
+
+#include <fmt/format.h>
+
+#include <memory>
+#include <utility>
+
+namespace unishard::converters::dcp {
+namespace {
+
+bool has_groups(torch::Value root) {
+  const auto groups = root.is_dict() ? root.find("param_groups") : std::nullopt;
+  return groups && groups->is_sequence() && groups->size() > 0;
+}
+
+bool is_schedule(torch::Value root) {
+  return root.is_dict() && !root.find("param_groups") && root.find("last_epoch");
+}
+
+}  // namespace
+
+bool is_optimizer_state(torch::Value root) {
+  return root.is_dict() && root.find("state") && root.find("param_groups");
+}
+
+std::string other_name(Storage& storage, const Path& path, const torch::TorchFile& file) {
+  const std::string written = file.archive_name() + path.extension().string();
+  const bool is_state = written.starts_with("optimizer") || written.starts_with("scheduler") ||
+                        written.starts_with("pytorch_model");
+  const bool is_other = is_state && written != path.filename().string() &&
+                        storage.kind(path.parent_path() / written) == EntryKind::File;
+  return is_other ? written : std::string();
+}
+
+std::optional<torch::TorchFile> open_state(Storage& storage, StateDictBuilder& builder,
+                                           const Path& path, Role role) {
+  const std::string name = path.filename().string();
+  try {
+    const std::shared_ptr<const File> file = builder.open(path);
+    torch::TorchFile object({file, 0, file->size()});
+    StateDictBuilder(storage).add_object(name, {{name, false}}, object);  // what it describes
+    return object;
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::Corrupt) throw;
+    builder.out.losses.push_back(damaged(role, name, error));
+    return std::nullopt;
+  }
+}
+
+bool is_in_place(Storage& storage, StateDictBuilder& builder, const Path& path,
+                 const torch::TorchFile& file, Role role) {
+  const bool is_of_optimizer = role == Role::Optimizer;
+  std::string why;
+  if (const std::string other = other_name(storage, path, file); !other.empty()) {
+    why = fmt::format("the file that was written as {}", other);
+  } else if (is_of_optimizer ? is_schedule(file.root()) : is_optimizer_state(file.root())) {
+    why = fmt::format("the state of {}", is_of_optimizer ? "a schedule" : "an optimizer");
+  } else if (is_of_optimizer && !has_groups(file.root())) {
+    why = "an object without param_groups, of which every optimizer has one or more";
+  } else {
+    return true;
+  }
+  builder.out.losses.push_back(
+      {.role = role, .name = path.filename().string(), .why = std::move(why), .is_broken = true});
+  return false;
+}
+
+void read_schedule_file(Storage& storage, StateDictBuilder& builder, const Path& path) {
+  const std::optional<torch::TorchFile> file = open_state(storage, builder, path, Role::Setting);
+  if (!file || !is_in_place(storage, builder, path, *file, Role::Setting)) return;
+  builder.out.scheduler =
+      torch::with_inline_tensors(*file, path.filename().string(), builder.out.losses);
+}
+
+}  // namespace unishard::converters::dcp

@@ -1,0 +1,43 @@
+#include "formats/trainer/listed_tensors.hpp"
+
+#include "unishard/format/error.hpp"
+#include "unishard/format/text.hpp"
+
+#include <fmt/format.h>
+
+#include <utility>
+
+namespace unishard::converters::trainer {
+
+ListedTensors::ListedTensors(Path index, WeightMap listed)
+    : index_(std::move(index)), listed_(std::move(listed)) {}
+
+Losses ListedTensors::missing() const {
+  Losses losses;
+  for (const auto& [tensor, file] : listed_) {
+    if (held_.contains(tensor)) continue;
+    if (!others_.contains(tensor))
+      raise(ErrorCode::Corrupt, fmt::format("{}: tensor {} is not in {}", index_.string(),
+                                            unishard::quote(tensor), file));
+    losses.push_back({.role = Role::Weight,
+                      .name = tensor,
+                      .why = fmt::format("{} lists it, and what {} has of this name is no tensor",
+                                         index_.filename().string(), file),
+                      .is_broken = true});
+  }
+  return losses;
+}
+
+std::vector<std::string> ListedTensors::misplaced() const {
+  std::vector<std::string> names;
+  for (const auto& [tensor, file] : listed_) {
+    const auto held = held_.find(tensor);
+    if (held != held_.end() && !held->second.contains(file))
+      names.push_back(fmt::format("{} ({}, and not {})", tensor, *held->second.begin(), file));
+  }
+  if (names.empty()) return {};
+  return {fmt::format("{} lists tensors in other files than those that have them: {}",
+                      index_.filename().string(), first_names(names))};
+}
+
+}  // namespace unishard::converters::trainer
