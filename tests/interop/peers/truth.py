@@ -1,6 +1,8 @@
 """What a native checkpoint holds, read by stock HDF5 (read_with_h5py.py) and none of UniShard's own code."""
+import glob
 import importlib
 import json
+import multiprocessing.connection
 import os
 import pathlib
 import subprocess
@@ -63,9 +65,23 @@ def launch(work, job_file, world_size, environment={}, modules=processes.GPT2):
             own = dict(environment, RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(world_size), LOCAL_WORLD_SIZE=str(world_size),
                        MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), GLOO_SOCKET_IFNAME="lo")
             started.append(processes.start(work, [str(job_file)], own, modules, file))
-        for process in started:
-            process.join()
+        while any(process.exitcode is None for process in started):
+            multiprocessing.connection.wait([process.sentinel for process in started if process.exitcode is None])
+            if any(process.exitcode for process in started):  # the others wait for it, some for half an hour
+                for process in started:
+                    process.join(5)
+                    process.kill()
         return [(process.exitcode, file.read_text(errors="replace")) for process, file in zip(started, files)], port
+
+
+def launch_deepspeed(work, job, world_size, folder):
+    """launch() of a job in a folder, for programs of UNISHARD_PEERS. Returns whether all ranks succeeded, and what they printed."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "job.json").write_text(json.dumps(job))
+    ended, port = launch(work, folder / "job.json", world_size, {"LOCAL_SIZE": str(world_size), "TRANSFORMERS_OFFLINE": "1"})
+    for left in glob.glob(f"/dev/shm/deepspeed_allreduce_buffer_*_{port}_*"):  # DeepSpeed leaves 66 MiB a rank there
+        os.remove(left)
+    return not any(status for status, _ in ended), "".join(f"--- rank {rank}\n{output}" for rank, (_, output) in enumerate(ended))
 
 
 def precision(dtype):
