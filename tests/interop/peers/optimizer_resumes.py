@@ -171,7 +171,8 @@ def try_theirs(build, judge, scratch, base, kinds, world):
         _, dtype, _, others = KINDS[kind]
         log = scratch / f"{kind}-{world}.jsonl"
         counted = int(kind.startswith("muon-bf16-0"))  # DeepSpeed's optimizer counts a step more there
-        truth.train(build, scratch / f"{kind}-{world}-on", TAKEN + counted + base["steps"], dtype, resume=str(theirs / kind) + "/", losses=log,
+        truth.train(build, scratch / f"{kind}-{world}-on", TAKEN + counted + base["steps"], dtype, world_size=1, resume=str(theirs / kind) + "/",
+                    losses=log,
                     more={"optimizer": OPTIMIZERS[optimizer], **(UNCLIPPED if "gradient_clipping" in others else {})})
         # torch loads the bfloat16 momenta of DeepSpeed's Muon at stages 1 to 3 as float32.
         is_widened = kind in ("muon-bf16-1", "muon-bf16-2", "muon-bf16-3")

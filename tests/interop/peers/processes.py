@@ -33,3 +33,10 @@ def start(function, arguments, environment, modules, output=None, is_copy=True):
     process = context.Process(target=_begin, args=(function, arguments, dict(environment), output))
     process.start()
     return process
+
+
+def spawn(function, arguments, world_size, modules):
+    """torch.multiprocessing.spawn() with copies of one process that has imported `modules`."""
+    from torch.multiprocessing import start_processes
+    multiprocessing.get_context("forkserver").set_forkserver_preload(modules)
+    start_processes(function, args=arguments, nprocs=world_size, start_method="forkserver")
