@@ -14,7 +14,7 @@ import tempfile
 import unittest
 from pathlib import Path
 
-KILLS = 6
+KILLS = int(os.environ.get("UNISHARD_KILLS", 3))
 
 
 def job(folder, steps):

@@ -561,7 +561,7 @@ for _ in range(3):
         with tempfile.TemporaryDirectory() as folder:
             made = os.path.join(folder, "made.h5")
             unishard.zero_to_fp32(GOLDEN / "v1", made)
-            for order in itertools.permutations(packages):
+            for order in (packages, packages[::-1]):  # either of two first
                 done = subprocess.run([sys.executable, "-c", self.SCRIPT, str(GOLDEN / "v1"), made, *order], capture_output=True,
                                       text=True)
                 self.assertEqual((done.returncode, done.stderr), (0, ""), order)

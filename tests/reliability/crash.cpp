@@ -176,7 +176,7 @@ int check_teeth(const Campaign& campaign) {
   const Stopwatch watch;
   Findings findings;
   std::size_t syncs = 0;
-  for (const Workload& workload : all_workloads(kFolder))
+  for (const Workload& workload : all_workloads(kFolder, campaign.is_long))
     if (campaign.wants(workload.name)) syncs += check_teeth_of(workload, campaign, findings);
   print_row("a sync less: all", syncs, "syncs left out", findings.count(), watch.seconds(),
             campaign.seed);
@@ -187,7 +187,7 @@ int check_all(const Campaign& campaign) {
   const Stopwatch watch;
   Findings findings;
   std::uint64_t states = 0;
-  for (const Workload& workload : all_workloads(kFolder))
+  for (const Workload& workload : all_workloads(kFolder, campaign.is_long))
     if (campaign.wants(workload.name)) states += check_workload(workload, campaign, findings);
   print_row("crash states: all", states, "distinct states", findings.count(), watch.seconds(),
             campaign.seed);

@@ -96,7 +96,7 @@ int run(const Campaign& campaign) {
   Findings findings;
   const Stopwatch all;
   std::uint64_t total = 0;
-  for (const Workload& workload : all_workloads(folder)) {
+  for (const Workload& workload : all_workloads(folder, campaign.is_long)) {
     if (!campaign.wants(workload.name)) continue;
     const Stopwatch watch;
     const std::uint64_t before = findings.count();

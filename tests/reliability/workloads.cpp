@@ -294,8 +294,9 @@ Workload conversion(const std::string& name, const Path& folder, const Conversio
           [made](Storage& storage) { made.write(storage); }, check, again};
 }
 
-std::vector<Workload> conversion_workloads(const Path& folder) {
+std::vector<Workload> conversion_workloads(const Path& folder, bool is_long) {
   const CheckpointSpec spec{.world_size = 2, .layers = 1};
+  const Catalog universal = example_catalog({.world_size = 2, .layers = is_long ? 1u : 0u});
   const Catalog all = example_catalog(spec), model = model_catalog(spec);
   const auto made = [](const std::string& format, const Path& path, const Catalog& catalog,
                        const std::string& tag = {}, std::uint64_t max_shard_bytes = 0) {
@@ -321,16 +322,16 @@ std::vector<Workload> conversion_workloads(const Path& folder) {
   out.push_back(conversion("deepspeed", folder, made("deepspeed", folder, all, "new"),
                            made("deepspeed", folder, all, "old")));
   out.push_back(conversion("deepspeed-universal", folder,
-                           made("deepspeed-universal", folder, all, "new"),
-                           made("deepspeed-universal", folder, all, "old")));
+                           made("deepspeed-universal", folder, universal, "new"),
+                           made("deepspeed-universal", folder, universal, "old")));
   return out;
 }
 
 }  // namespace
 
-std::vector<Workload> all_workloads(const Path& folder) {
+std::vector<Workload> all_workloads(const Path& folder, bool is_long) {
   std::vector<Workload> out = native_workloads(folder);
-  std::ranges::move(conversion_workloads(folder), std::back_inserter(out));
+  std::ranges::move(conversion_workloads(folder, is_long), std::back_inserter(out));
   return out;
 }
 

@@ -23,7 +23,8 @@ struct Workload {
 };
 
 /// Returns saves of the trainer, retention, pruning, and the output of every sink, in `folder`,
-/// which no other program uses.
-std::vector<Workload> all_workloads(const Path& folder);
+/// which no other program uses. A folder of DeepSpeed universal has files for every parameter, of
+/// which there are fewer unless `is_long`.
+std::vector<Workload> all_workloads(const Path& folder, bool is_long);
 
 }  // namespace unishard::test

@@ -333,16 +333,16 @@ TEST(AmplifyMessage, NamesTheFileAndTheLimit) {
   EXPECT_THAT(result.err, testing::HasSubstr("--memory-limit"));
 }
 
-// A million names of one tensor: what is quadratic in them does not end within the test's time.
+// So many names of one tensor that what is quadratic in them does not end within the test's time.
 TEST(AmplifyAliases, AreReadInLinearTime) {
   const TempDir temp;
   const std::string path = temp.path() / "a.pt";
   std::string more;
-  for (int i = 0; i < 1'000'000; ++i) more += str(fmt::format("name{}", i)) + get(1);
+  for (int i = 0; i < 400'000; ++i) more += str(fmt::format("name{}", i)) + get(1);
   write_file(path, torch_file("\x80\x02}(" + str("t") + tensor() + put(1) + more + "u."));
   const ProcessResult result = unishard({"inspect", path, "--json", "--memory-limit", "4GiB"});
   EXPECT_EQ(result.status, 0) << result.err;
-  EXPECT_THAT(result.out, testing::HasSubstr("\"name999999\": \"t\""));
+  EXPECT_THAT(result.out, testing::HasSubstr("\"name399999\": \"t\""));
   for (const char* verb : {"verify", "inspect"})
     EXPECT_EQ(unishard({verb, path, "--memory-limit", "4GiB"}).status, 0);
 }

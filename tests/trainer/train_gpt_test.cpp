@@ -635,7 +635,8 @@ class CrashDuringSave : public TrainGpt, public testing::WithParamInterface<Save
     return command(more);
   }
 
-  void crash_and_go_on(const Crash& crash, const std::string& folder) const {
+  /// Goes on at stage 3 on `world` ranks.
+  void crash_and_go_on(const Crash& crash, const std::string& folder, int world) const {
     const auto results =
         Ranks(killed(saving(folder, {"--stage", "2"})), 2, kill_at(2, crash.step, crash.rank))
             .wait();
@@ -645,16 +646,17 @@ class CrashDuringSave : public TrainGpt, public testing::WithParamInterface<Save
     ASSERT_FALSE(tags.empty());
     for (const TagEntry& tag : tags)
       EXPECT_TRUE(tag.problem.empty()) << tag.tag << ": " << tag.problem;
-    run_ranks(saving(folder, {"--stage", "3", "--resume"}), 3);
+    run_ranks(saving(folder, {"--stage", "3", "--resume"}), world);
   }
 };
 
 TEST_P(CrashDuringSave, LeavesACheckpointThatGoesOnBitEqual) {
   run_ranks(saving("whole", {}), 1);
-  for (const Crash& crash : crashes()) {
+  const std::vector<Crash> all = crashes();
+  for (const Crash& crash : all) {
     SCOPED_TRACE(fmt::format("step {} of rank {}", crash.step, crash.rank));
     const std::string folder = fmt::format("crash-{}-{}", crash.step, crash.rank);
-    crash_and_go_on(crash, folder);
+    crash_and_go_on(crash, folder, &crash == &all.front() ? 3 : 1);
     EXPECT_EQ(losses(folder + ".losses"), losses("whole.losses"));
     EXPECT_EQ(identity_of(folder), identity_of("whole"));
   }

@@ -255,8 +255,8 @@ def catalog_differences(saved, dcp_folder, made):
 
 def judge_layouts(judge, folder):
     import unishard
-    for ranks in sorted(LAUNCHES, reverse=True):
-        finish(launch("layouts", folder, ranks), f"{ranks} ranks")
+    for world_size in sorted(LAUNCHES, reverse=True):
+        finish(launch("layouts", folder, world_size, is_copy=world_size != 3), f"{world_size} ranks")
     reports = {}
     for path in sorted(folder.glob("*.json")):
         for what, is_good in json.loads(path.read_text()).items():
@@ -328,6 +328,10 @@ def judge_failures(judge, folder):
               unishard.verify(folder / "bad", deep=True)["ok"])
 
 
+def main():
+    return run({"layouts": rank_of_layouts, "until_killed": rank_until_killed, "that_fails": rank_that_fails},
+               {"layouts": judge_layouts, "fixtures": judge_fixtures, "failures": judge_failures, "kills": judge_kills})
+
+
 if __name__ == "__main__":
-    sys.exit(run({"layouts": rank_of_layouts, "until_killed": rank_until_killed, "that_fails": rank_that_fails},
-                 {"layouts": judge_layouts, "fixtures": judge_fixtures, "failures": judge_failures, "kills": judge_kills}))
+    sys.exit(main())

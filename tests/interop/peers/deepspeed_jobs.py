@@ -22,6 +22,7 @@ import sys
 import tempfile
 from pathlib import Path
 
+import processes
 import torch_jobs
 from torch_jobs import LONGEST, Judge, finish, judge_kills, launch
 
@@ -217,7 +218,7 @@ def reports(folder, name, ranks):
 
 def judge_kinds(judge, folder):
     import unishard
-    finish(launch("kinds", folder, 2), "2 ranks")
+    finish(launch("kinds", folder, 2, modules=processes.DEEPSPEED), "2 ranks")
     for kind in KINDS:
         ours, theirs, native = folder / "ours" / kind, folder / "theirs" / kind, folder / "native" / kind
         found = reports(folder, kind, 2)
@@ -253,7 +254,7 @@ def judge_crossings(judge, folder):
     for source, kind in CROSSINGS:
         made = folder / "resharded" / f"{source}-{kind}"
         unishard.convert(folder / "ours" / source, made, to="deepspeed", world_size=3, stage=KINDS[kind][0])
-    finish(launch("crossings", folder, 3), "3 ranks")
+    finish(launch("crossings", folder, 3, is_copy=False), "3 ranks")
     for source, kind in CROSSINGS:
         found = reports(folder, f"{source}-to-{kind}", 3)
         for key in found[0]:
@@ -262,7 +263,7 @@ def judge_crossings(judge, folder):
 
 
 def judge_failures(judge, folder):
-    finish(launch("that_fails", folder, 2), "the failing saves")
+    finish(launch("that_fails", folder, 2, modules=processes.DEEPSPEED), "the failing saves")
     expected = {"client_state": "invalid argument", "one rank": "unsupported", "same tag": "already exists", "nothing there": "not found",
                 "another model": "mismatch", "pipeline": "unsupported", "damage": "corrupt"}
     codes = reports(folder, "codes", 2)

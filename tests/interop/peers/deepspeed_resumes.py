@@ -200,8 +200,6 @@ def work(job_file):
                 print("RESULT " + json.dumps({"dtype": dtype, "stage": stage, "loaded": path is not None, "states": len(found),
                                               "wrong": wrong, "losses": losses, "expected": expected}), flush=True)
     torch.distributed.barrier()
-    sys.stdout.flush()
-    os._exit(0)  # some of DeepSpeed's threads outlive it
 
 
 # ---- all of them -----------------------------------------------------------------------------------------------------
@@ -209,7 +207,7 @@ def work(job_file):
 def launch(world_size, job_file):
     """The output of rank 0; ends the program when a rank fails."""
     path = f"{pathlib.Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"  # DeepSpeed builds with the ninja there
-    ranks, port = truth.launch(__file__, job_file, world_size, {"LOCAL_SIZE": str(world_size), "DS_ACCELERATOR": "cpu", "PATH": path})
+    ranks, port = truth.launch(work, job_file, world_size, {"LOCAL_SIZE": str(world_size), "PATH": path})
     for left in glob.glob(f"/dev/shm/deepspeed_allreduce_buffer_*_{port}_*"):  # DeepSpeed leaves 66 MiB a rank there
         os.remove(left)
     failed = [f"rank {i}:\n{output[-2000:]}" for i, (status, output) in enumerate(ranks) if status != 0]
@@ -264,6 +262,4 @@ def main():
 
 
 if __name__ == "__main__":
-    if len(sys.argv) == 3 and sys.argv[1] == "--worker":
-        work(sys.argv[2])
     main()

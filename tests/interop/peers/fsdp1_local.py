@@ -14,6 +14,7 @@ import tempfile
 import warnings
 from pathlib import Path
 
+import processes
 import truth
 from free_port import free_port
 
@@ -140,11 +141,10 @@ def check(unishard, folder, uses_orig):
 
 
 def main():
-    import torch.multiprocessing as mp
     unishard, failed = Path(sys.argv[1]).resolve() / "bin" / "unishard", 0
     for world in (2, 4):
         with tempfile.TemporaryDirectory() as temporary:
-            mp.spawn(rank_main, args=(world, free_port(), Path(temporary)), nprocs=world)
+            processes.spawn(rank_main, (world, free_port(), Path(temporary)), world, processes.TORCH)
             for number, (uses_orig, style) in enumerate(JOBS):
                 found = check(unishard, Path(temporary) / str(number), uses_orig)
                 failed += bool(found)

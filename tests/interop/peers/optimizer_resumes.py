@@ -97,8 +97,6 @@ def work(job_file):
         if os.environ["RANK"] == "0":
             print("RESULT " + json.dumps([kind, result]), flush=True)
     torch.distributed.barrier()
-    sys.stdout.flush()
-    os._exit(0)  # some of DeepSpeed's threads outlive it
 
 
 # ---- all of them -----------------------------------------------------------------------------------------------------
@@ -109,8 +107,7 @@ def launch(world_size, job):
     job_file.parent.mkdir(parents=True, exist_ok=True)
     job_file.write_text(json.dumps(job))
     path = f"{pathlib.Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"  # DeepSpeed builds with the ninja there
-    environment = {"LOCAL_SIZE": str(world_size), "DS_ACCELERATOR": "cpu", "PATH": path, "TORCHDYNAMO_DISABLE": "1"}
-    ranks, port = truth.launch(__file__, job_file, world_size, environment)
+    ranks, port = truth.launch(work, job_file, world_size, {"LOCAL_SIZE": str(world_size), "PATH": path})
     for left in glob.glob(f"/dev/shm/deepspeed_allreduce_buffer_*_{port}_*"):
         os.remove(left)
     failed = [f"rank {i}:\n{output[-3000:]}" for i, (status, output) in enumerate(ranks) if status != 0]
@@ -144,7 +141,7 @@ def try_ours(build, judge, scratch, optimizer, kinds, worlds, taken_on):
         run = scratch / f"{optimizer}-{dtype}"
         window = truth.train(build, run, TAKEN, dtype, more=more)
         native[dtype] = str(next((run / "run").glob("global_step*")))
-        for clips in (True, False):
+        for clips in {KINDS[kind][0] > 0 for kind in kinds}:
             log = scratch / f"{optimizer}-{dtype}-{clips}.jsonl"
             truth.train(build, scratch / f"{optimizer}-{dtype}-{clips}-on", TAKEN + taken_on, dtype, resume=native[dtype] + "/", losses=log,
                         more={**more, **({} if clips else UNCLIPPED)})
@@ -174,7 +171,8 @@ def try_theirs(build, judge, scratch, base, kinds, world):
         _, dtype, _, others = KINDS[kind]
         log = scratch / f"{kind}-{world}.jsonl"
         counted = int(kind.startswith("muon-bf16-0"))  # DeepSpeed's optimizer counts a step more there
-        truth.train(build, scratch / f"{kind}-{world}-on", TAKEN + counted + base["steps"], dtype, resume=str(theirs / kind) + "/", losses=log,
+        truth.train(build, scratch / f"{kind}-{world}-on", TAKEN + counted + base["steps"], dtype, world_size=1, resume=str(theirs / kind) + "/",
+                    losses=log,
                     more={"optimizer": OPTIMIZERS[optimizer], **(UNCLIPPED if "gradient_clipping" in others else {})})
         # torch loads the bfloat16 momenta of DeepSpeed's Muon at stages 1 to 3 as float32.
         is_widened = kind in ("muon-bf16-1", "muon-bf16-2", "muon-bf16-3")
@@ -193,6 +191,7 @@ def main():
     parser.add_argument("--steps", type=int, default=3)
     args = parser.parse_args()
     truth.require("deepspeed", "transformers")
+    os.environ["TORCHDYNAMO_DISABLE"] = "1"
     build = args.build.resolve()
     judge = Judge(build / "bin/unishard")
     with tempfile.TemporaryDirectory() as scratch:
@@ -206,6 +205,4 @@ def main():
 
 
 if __name__ == "__main__":
-    if len(sys.argv) == 3 and sys.argv[1] == "--worker":
-        work(sys.argv[2])
     main()

@@ -69,8 +69,15 @@ FEW = (UNIVERSAL[1], UNIVERSAL[9]), (PLAIN[1],), (EXPERTS[3],), (REGULAR[0], REG
 def peers_module():
     sys.path.insert(0, str(PEERS))
     import pp_make
-    pp_make.__file__ = __file__  # its launch() starts this program, for worker() below
     return pp_make
+
+
+def launch(job, world_size, results):
+    """pp_make.launch() with copies of one process. Returns the ranks' results, or None, and what they have printed."""
+    import torch
+    import truth
+    good, text = truth.launch_deepspeed(worker, dict(job, results=str(results)), world_size, results)
+    return [torch.load(results / f"rank{rank}.pt", weights_only=False) for rank in range(world_size)] if good else None, text
 
 
 def worker(job_file):
@@ -209,15 +216,13 @@ def check(pp_make, unishard, kind, name, size):
         folder = pathlib.Path(scratch) / "written"
         case = JOBS[kind](name, size, folder, unishard)
         job = {"do": "load", "case": copy.deepcopy(case), "checkpoint": str(folder), "universal": kind == "universal"}
-        ranks, log = pp_make.launch(job, case["world_size"], os.path.join(scratch, "ranks"))
+        ranks, log = launch(job, case["world_size"], pathlib.Path(scratch) / "ranks")
         if ranks is None:
             return [f"not loaded: {pp_make.base.last_error(log)[-600:]}"]
         return differences(pp_make, name, case, ranks)
 
 
 def main():
-    if sys.argv[1:2] == ["worker"]:
-        return worker(sys.argv[2])
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("build", type=pathlib.Path)
     parser.add_argument("--only", metavar="CASE")

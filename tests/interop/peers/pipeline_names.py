@@ -111,12 +111,13 @@ def layers_of(kind, config):
             nn.Linear(WIDTH, VOCABULARY, bias=False)]
 
 
-def worker(job):
+def worker(job_file):
     """One rank: trains, saves, and writes the logits of the trained layers, put together from both stages."""
     import deepspeed
     import torch
     import torch.distributed as dist
     from deepspeed.pipe import PipelineModule, TiedLayerSpec
+    job = json.loads(pathlib.Path(job_file).read_text())
     deepspeed.init_distributed("gloo")
     torch.manual_seed(7)
     config = config_of(job["kind"])
@@ -162,7 +163,7 @@ def check(program, scratch, kind, stage):
     folder.mkdir()
     job = {"kind": kind, "stage": stage, "run": str(folder / "run"), "logits": str(folder / "logits.pt")}
     (folder / "job.json").write_text(json.dumps(job))
-    answers, _ = truth.launch(__file__, folder / "job.json", 2)
+    answers, _ = truth.launch(worker, folder / "job.json", 2)
     if any(status for status, _ in answers):
         return [output[-1500:] for status, output in answers if status]
     layout = "llama-pipe" if kind == "llama" else kind
@@ -184,8 +185,6 @@ def check(program, scratch, kind, stage):
 
 
 def main():
-    if sys.argv[1:2] == ["--worker"]:
-        return worker(json.loads(pathlib.Path(sys.argv[2]).read_text()))
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("build", type=pathlib.Path)
     parser.add_argument("--stages", type=int, nargs="+", default=[0, 1])

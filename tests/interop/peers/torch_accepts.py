@@ -17,6 +17,7 @@ import sys
 import tempfile
 import warnings
 
+import processes
 import truth
 
 MOMENTS = ("exp_avg", "exp_avg_sq")
@@ -164,8 +165,8 @@ def work(job_file):
         judge.row(f"dcp.load into FSDP2 + AdamW on {dist.get_world_size()} ranks", found)
     dist.barrier()  # a rank that leaves early takes the others' connections with it
     dist.destroy_process_group()
-    sys.stdout.flush()
-    os._exit(1 if judge.failed else 0)  # Gloo's threads can abort Python's own end: https://github.com/pytorch/pytorch/pull/179291
+    if judge.failed:
+        raise SystemExit("not accepted")
 
 
 def fsdp2(build, native, scratch, world_size):
@@ -174,11 +175,11 @@ def fsdp2(build, native, scratch, world_size):
     truth.run(build / "bin/unishard", "convert", native, folder, "--to", "dcp", "-w", world_size + 1)
     job = scratch / "job.json"
     job.write_text(json.dumps({"native": str(native), "folder": str(folder)}))
-    ranks, _ = truth.launch(__file__, job, world_size)
-    output = ranks[0][1]
+    ended, _ = truth.launch(work, job, world_size, modules=processes.TORCH)
+    output = ended[0][1]
     rows = [line for line in output.splitlines() if line.startswith(("fp32 ", "bf16 "))]
     print("\n".join(rows) if rows else output[-3000:], flush=True)
-    failed = [(rank, *ended) for rank, ended in enumerate(ranks) if ended[0] != 0]
+    failed = [(rank, *end) for rank, end in enumerate(ended) if end[0] != 0]
     for rank, status, said in failed:
         print(f"rank {rank} of {world_size} ended with status {status}:\n{said[-2000:]}", flush=True)
     return bool(failed)
@@ -206,6 +207,4 @@ def main():
 
 
 if __name__ == "__main__":
-    if len(sys.argv) == 3 and sys.argv[1] == "--worker":
-        work(sys.argv[2])
     main()

@@ -14,13 +14,12 @@ import json
 import os
 import random
 import shutil
-import signal
-import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
 
+import processes
 from free_port import free_port
 
 STEPS, SAVED = 4, 2
@@ -184,24 +183,32 @@ class Judge:
         self.failed += not is_good
 
 
-def launch(mode, folder, ranks, *words):
-    port = str(free_port())
-    return [subprocess.Popen([sys.executable, sys.argv[0], "--rank", mode, str(folder), *words], start_new_session=True,
-                             env={**os.environ, "RANK": str(rank), "WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1",
-                                  "MASTER_PORT": port}) for rank in range(ranks)]
+def begin(words):
+    sys.argv[1:] = words
+    sys.modules["__main__"].main()
 
 
-def finish(ranks, what):
-    statuses = [rank.wait(timeout=LONGEST) for rank in ranks]
-    if any(statuses):
+def launch(mode, folder, world_size, *words, modules=processes.TORCH, is_copy=True):
+    """Starts `--rank mode folder words` on every rank, as copies of one process, or in interpreters of their own, whose sets have
+    other orders."""
+    job = {**os.environ, "WORLD_SIZE": str(world_size), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(free_port())}
+    return [processes.start(begin, [["--rank", mode, str(folder), *words]], {**job, "RANK": str(rank)}, modules, is_copy=is_copy)
+            for rank in range(world_size)]
+
+
+def finish(started, what):
+    for rank in started:
+        rank.join(LONGEST)
+    statuses = [rank.exitcode for rank in started]
+    if any(status != 0 for status in statuses):
         raise SystemExit(f"{what}: the ranks ended with {statuses}")
 
 
 def judge_kinds(judge, folder):
     import torch
     import unishard
-    for ranks in sorted(LAUNCHES, reverse=True):
-        finish(launch("kinds", folder, ranks), f"{ranks} ranks")
+    for world_size in sorted(LAUNCHES, reverse=True):
+        finish(launch("kinds", folder, world_size, is_copy=world_size != 3), f"{world_size} ranks")
     for path in sorted(folder.glob("*.json")):
         report = json.loads(path.read_text())
         judge.row(f"{path.stem}: resumes with the losses of the undisturbed run", report["resumes"] and report["client_state"])
@@ -235,15 +242,15 @@ def judge_kills(judge, folder, kills=5, steps=60):
     finish(launch("until_killed", folder / "calm", 2, str(steps)), "the undisturbed run")
     rough = folder / "rough"
     for _ in range(kills):
-        ranks = launch("until_killed", rough, 2, str(steps))
+        started = launch("until_killed", rough, 2, str(steps))
         deadline = time.monotonic() + 60
         before = (rough / "losses").stat().st_size if (rough / "losses").exists() else 0
         while time.monotonic() < deadline and not ((rough / "losses").exists() and (rough / "losses").stat().st_size > before):
             time.sleep(0.01)
         time.sleep(random.uniform(0, 0.3))
-        for rank in ranks:
-            rank.send_signal(signal.SIGKILL)
-            rank.wait()
+        for rank in started:
+            rank.kill()
+            rank.join()
     finish(launch("until_killed", rough, 2, str(steps)), "the run after the kills")
     calm = dict(line.split() for line in (folder / "calm" / "losses").read_text().splitlines())
     lines = [line.split() for line in (rough / "losses").read_text().splitlines()]
@@ -284,6 +291,10 @@ def run(modes, parts):
     return 1 if judge.failed else 0
 
 
+def main():
+    return run({"kinds": rank_of_kinds, "until_killed": rank_until_killed, "that_fails": rank_that_fails},
+               {"kinds": judge_kinds, "kills": judge_kills, "failures": judge_failures})
+
+
 if __name__ == "__main__":
-    sys.exit(run({"kinds": rank_of_kinds, "until_killed": rank_until_killed, "that_fails": rank_that_fails},
-                 {"kinds": judge_kinds, "kills": judge_kills, "failures": judge_failures}))
+    sys.exit(main())

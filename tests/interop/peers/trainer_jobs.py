@@ -12,7 +12,6 @@ import logging
 import os
 import random
 import shutil
-import signal
 import sys
 import tempfile
 import time
@@ -192,15 +191,15 @@ def judge_trainer(judge, folder, way):
     rough.mkdir()
     for _ in range(3):
         before = len(losses(rough))
-        ranks = launch("trainer", rough, 2, way, "ours", "yes")
+        started = launch("trainer", rough, 2, way, "ours", "yes")
         deadline = time.monotonic() + 60
-        while len(losses(rough)) < min(before + 2, STEPS - 1) and time.monotonic() < deadline and ranks[0].poll() is None:
+        while len(losses(rough)) < min(before + 2, STEPS - 1) and time.monotonic() < deadline and started[0].is_alive():
             time.sleep(0.01)
         time.sleep(random.uniform(0, 0.2))
-        for rank in ranks:
-            rank.send_signal(signal.SIGKILL)
-        for rank in ranks:
-            rank.wait()
+        for rank in started:
+            rank.kill()
+        for rank in started:
+            rank.join()
     after = run("trainer", rough, 2, way, "ours", "yes")
     judge.row(f"Trainer, {way}: 3 kills: every loss is that of the undisturbed run", after == calm)
     kept = sorted(path.name for path in (folder / "calm2" / "out").glob("checkpoint-*"))

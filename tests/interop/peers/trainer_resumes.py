@@ -117,8 +117,6 @@ def work(job_file):
         losses = client_state(job)
     if os.environ["RANK"] == "0":
         print("RESULT " + json.dumps(losses), flush=True)
-    sys.stdout.flush()
-    os._exit(0)  # some of DeepSpeed's threads outlive it
 
 
 def launch(job, ranks=1):
@@ -128,8 +126,7 @@ def launch(job, ranks=1):
         json.dump(job, file)
         file.flush()
         path = f"{pathlib.Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"  # DeepSpeed builds with the ninja there
-        environment = {"LOCAL_SIZE": str(ranks), "DS_ACCELERATOR": "cpu", "PATH": path}
-        outputs, port = truth.launch(__file__, file.name, ranks, environment)
+        outputs, port = truth.launch(work, file.name, ranks, {"LOCAL_SIZE": str(ranks), "PATH": path})
     for left in glob.glob(f"/dev/shm/deepspeed_allreduce_buffer_*_{port}_*"):
         os.remove(left)
     for rank, (status, output) in enumerate(outputs):
@@ -570,6 +567,4 @@ def main():
 
 
 if __name__ == "__main__":
-    if len(sys.argv) == 3 and sys.argv[1] == "--worker":
-        work(sys.argv[2])
     sys.exit(main())

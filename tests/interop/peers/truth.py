@@ -1,12 +1,15 @@
 """What a native checkpoint holds, read by stock HDF5 (read_with_h5py.py) and none of UniShard's own code."""
+import glob
 import importlib
 import json
+import multiprocessing.connection
 import os
 import pathlib
 import subprocess
 import sys
 import tempfile
 
+import processes  # before numpy, which reads the environment
 import numpy as np
 from free_port import free_port
 
@@ -53,17 +56,32 @@ def require(*modules):
             sys.exit(77)
 
 
-def launch(script, job_file, world_size, environment={}):
-    """Runs `script --worker job_file` on every rank of one machine. Returns [(status, output)] by rank, and the port."""
-    port = free_port()
-    ranks = []
-    for rank in range(world_size):
-        env = dict(os.environ, RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(world_size), LOCAL_WORLD_SIZE=str(world_size),
-                   MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), GLOO_SOCKET_IFNAME="lo", OMP_NUM_THREADS="1", **environment)
-        ranks.append(subprocess.Popen([sys.executable, script, "--worker", str(job_file)], env=env, stdout=subprocess.PIPE,
-                                      stderr=subprocess.STDOUT, text=True))
-    outputs = [rank.communicate()[0] for rank in ranks]
-    return [(rank.returncode, output) for rank, output in zip(ranks, outputs)], port
+def launch(work, job_file, world_size, environment={}, modules=processes.GPT2):
+    """Runs `work(job_file)` on every rank of one machine, with `modules` imported. Returns [(status, output)] by rank, and the port."""
+    port, started = free_port(), []
+    with tempfile.TemporaryDirectory() as outputs:
+        files = [pathlib.Path(outputs, str(rank)) for rank in range(world_size)]
+        for rank, file in enumerate(files):
+            own = dict(environment, RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(world_size), LOCAL_WORLD_SIZE=str(world_size),
+                       MASTER_ADDR="127.0.0.1", MASTER_PORT=str(port), GLOO_SOCKET_IFNAME="lo")
+            started.append(processes.start(work, [str(job_file)], own, modules, file))
+        while any(process.exitcode is None for process in started):
+            multiprocessing.connection.wait([process.sentinel for process in started if process.exitcode is None])
+            if any(process.exitcode for process in started):  # the others wait for it, some for half an hour
+                for process in started:
+                    process.join(5)
+                    process.kill()
+        return [(process.exitcode, file.read_text(errors="replace")) for process, file in zip(started, files)], port
+
+
+def launch_deepspeed(work, job, world_size, folder):
+    """launch() of a job in a folder, for programs of UNISHARD_PEERS. Returns whether all ranks succeeded, and what they printed."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / "job.json").write_text(json.dumps(job))
+    ended, port = launch(work, folder / "job.json", world_size, {"LOCAL_SIZE": str(world_size), "TRANSFORMERS_OFFLINE": "1"})
+    for left in glob.glob(f"/dev/shm/deepspeed_allreduce_buffer_*_{port}_*"):  # DeepSpeed leaves 66 MiB a rank there
+        os.remove(left)
+    return not any(status for status, _ in ended), "".join(f"--- rank {rank}\n{output}" for rank, (_, output) in enumerate(ended))
 
 
 def precision(dtype):

@@ -16,11 +16,12 @@ from pathlib import Path
 
 import torch
 import torch.distributed as dist
-import torch.multiprocessing as mp
 
+import processes
 from free_port import free_port
 
 HERE = Path(__file__).resolve()
+MODULES = [*processes.TORCH, "transformers.models.llama.modeling_llama", "verl.utils.checkpoint.fsdp_checkpoint_manager"]
 OVERLAY = HERE.parents[3] / "build" / "zoo" / "verl"
 warnings.simplefilter("ignore")
 if OVERLAY.is_dir():
@@ -133,7 +134,7 @@ def rank_main(rank, world, port, folder, truth, tied, saves):
 
 
 def spawn(world, *arguments):
-    mp.spawn(rank_main, args=(world, free_port(), *arguments), nprocs=world)
+    processes.spawn(rank_main, (world, free_port(), *arguments), world, MODULES)
 
 
 def main():
