@@ -84,16 +84,24 @@ def check_stated(item, rows):
     name = f"{item['job']} | {item['against']}"
     found = [row for row in rows if row[0].startswith(item["job"]) and row[1].startswith(item["against"])]
     check(len(found) == 1, f"RESULTS.md has {len(found)} rows that begin with {name}, not 1")
-    numbers = re.findall(r"\d+(?:\.\d+)?", found[0][4])
+    numbers = re.findall(r"\d+(?:\.\d+)?", found[0][2])
     place = item.get("place", 0)
     check(place < len(numbers) and numbers[place] == str(item["ratio"]),
-          f"headline.json says {item['ratio']} where RESULTS.md says {found[0][4]!r}, in the row {name}")
+          f"headline.json says {item['ratio']} where RESULTS.md says {found[0][2]!r}, in the row {name}")
 
 
 def main():
     summary = json.loads(read("headline.json"), parse_float=decimal.Decimal)   # 5.0 stays 5.0
     check(len(summary["figures"]) == 5, f"headline.json has {len(summary['figures'])} figures, not 5")
-    rows = [[cell.strip() for cell in line.split("|")[1:-1]] for line in read("RESULTS.md").splitlines() if line.count("|") == 7]
+    rows, columns = [], []
+    for line in read("RESULTS.md").splitlines():
+        cells = [cell.strip() for cell in line.split("|")[1:-1]]
+        if cells[:2] == ["Job", "against"]:
+            columns = cells
+        elif columns and cells:
+            rows.append([*cells[:2], cells[columns.index("ratio")]])
+        else:
+            columns = []
     for figure in summary["figures"]:
         for item in figure["ratios"]:
             check_stated(item, rows)
