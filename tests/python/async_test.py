@@ -3,7 +3,9 @@
 
     UNISHARD_LIBRARY_DIR=BUILD/bin PYTHONPATH=tools/python async_test.py
 """
+import ctypes
 import functools
+import gc
 import importlib.util
 import os
 import shutil
@@ -28,7 +30,7 @@ except ImportError:
 
 import unishard
 import unishard.torch
-from unishard import _background, _parts, _saving, _snapshot
+from unishard import _background, _parts, _pinned, _saving, _snapshot
 from unishard.dcp import Reader, Writer
 
 # What the scripts below begin with. A write sets `writing` and waits for `may_write`.
@@ -231,8 +233,10 @@ class Copies(Folders):
 
         cuda, flat = unittest.mock.MagicMock(), _parts.flat_elements
         values, host = torch.arange(100.0), torch.arange(10)
-        with unittest.mock.patch.multiple(_snapshot, torch=unittest.mock.Mock(wraps=torch, cuda=cuda, uint8=torch.uint8), _spare=[],
-                                          flat_elements=lambda one: flat(getattr(one, "on_host", one))):
+        stand_in = unittest.mock.Mock(wraps=torch, cuda=cuda, uint8=torch.uint8)
+        with unittest.mock.patch.object(_pinned, "torch", stand_in), \
+                unittest.mock.patch.multiple(_snapshot, torch=stand_in, _spare=[],
+                                             flat_elements=lambda one: flat(getattr(one, "on_host", one))):
             for first, last in ((50, 100), (0, 50), (0, 100)):
                 snapshot = _snapshot.Snapshot([_parts.Part((0, first, last), OnDevice(values), first), _parts.Part((1, 0, 10), host, 0)])
                 self.assertTrue(torch.equal(snapshot.parts[0].local, values[first:last]))
@@ -240,6 +244,49 @@ class Copies(Folders):
                 snapshot.release()
             self.assertEqual((cuda.cudart().cudaHostRegister.call_count, cuda.cudart().cudaHostUnregister.call_count), (2, 1))
             self.assertEqual((cuda.stream.call_count, cuda.Stream().synchronize.call_count, cuda.Stream().wait_stream.call_count), (3, 3, 3))
+            self.assertEqual(cuda.device.call_args_list, [unittest.mock.call(OnDevice.device)] * 3)
+            del snapshot
+            _snapshot._spare.clear()  # while the stand-ins are there
+
+    def test_pieces_from_a_device_go_through_memory_that_is_used_again(self):
+        """With stand-ins for torch.cuda, because this needs no device."""
+        class OnDevice:
+            device, is_cuda, dtype = torch.device("cuda", 0), True, torch.float32
+            element_size = staticmethod(lambda: 4)
+
+            def __getitem__(self, key):
+                return values[key]
+
+        values, written, cuda = torch.arange(100.0), [], unittest.mock.MagicMock()
+
+        class Shard:
+            def write(self, number, low, high, address, size):
+                written.append((number, low, high, ctypes.string_at(address, size)))
+
+        stand_in = unittest.mock.Mock(wraps=torch, cuda=cuda, uint8=torch.uint8)
+        with unittest.mock.patch.object(_pinned, "torch", stand_in), \
+                unittest.mock.patch.multiple(_parts, _PIECE_BYTES=128, _pieces=[], flat_elements=lambda one: one):
+            for _ in range(2):
+                _parts._write(Shard(), [(0, _parts.Part((0, 0, 100), OnDevice(), 0))])
+            self.assertEqual(len(_parts._pieces), 1)
+            _parts._pieces.clear()  # while the stand-ins are there
+        expected = [(0, low, min(100, low + 32), values[low:low + 32].numpy().tobytes()) for low in range(0, 100, 32)]
+        self.assertEqual(written, expected * 2)
+        self.assertEqual((cuda.cudart().cudaHostRegister.call_count, cuda.cudart().cudaHostUnregister.call_count), (1, 1))
+
+    def test_a_save_goes_on_where_memory_cannot_be_pinned(self):
+        """With stand-ins for torch.cuda, because this needs no device."""
+        cuda, device = unittest.mock.MagicMock(), torch.device("cuda", 1)
+        cuda.check_error.side_effect = RuntimeError("CUDA error:\nout of memory")
+        stand_in = unittest.mock.Mock(wraps=torch, cuda=cuda, uint8=torch.uint8)
+        with unittest.mock.patch.object(_pinned, "torch", stand_in), warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always")
+            memory = _pinned.take([], 100, device)
+            self.assertIs(_pinned.take([memory], 100, device), memory)
+            stand_in.ones.assert_called_once_with(1, device=device)
+        self.assertEqual([str(one.message) for one in caught],
+                         ["100 bytes of memory cannot be pinned, so copies from cuda:1 are slow: CUDA error: out of memory"])
+        self.assertEqual(cuda.cudart().cudaHostUnregister.call_count, 0)
 
 
 class Order(Folders):
@@ -597,6 +644,132 @@ class Dcp(Folders):
         loaded = {"w": torch.zeros(1000), "epoch": None}
         dcp.load(loaded, storage_reader=Reader(self.run_), no_dist=True)
         self.assertTrue(torch.equal(loaded["w"], torch.ones(1000)))
+
+    def slow(self):
+        """Returns a kind of Writer whose writes wait for the event `may_write` of the Writer."""
+        class Slow(Writer):
+            def __init__(self, *arguments, **options):
+                super().__init__(*arguments, **options)
+                self.writing, self.may_write = threading.Event(), threading.Event()
+
+            def write_data(self, plan, planner):
+                self.writing.set()
+                assert self.may_write.wait(60)
+                return super().write_data(plan, planner)
+
+        return Slow
+
+    def test_dcp_takes_the_writer_as_its_stager(self):
+        self.assertIsInstance(Writer(self.run_, step=1), dcp.staging.AsyncStager)
+        with unittest.mock.patch.object(dcp.state_dict_saver, "DefaultStager", side_effect=AssertionError, create=True):
+            dcp.async_save({"w": torch.ones(3)}, storage_writer=Writer(self.run_, step=1), no_dist=True).result()
+        self.holds(1.0)
+
+    def test_a_copy_has_every_kind_of_value(self):
+        """The copy, saved after everything was changed, equals what a save at the time of the call has."""
+        model = Odd()
+        state = {"model": model.state_dict(), "parameter": model.first.weight, "twice": model.first.weight * 2,
+                 "list": [torch.ones(3), {"deep": torch.zeros(2, 0)}], "tuple": (1, "a"), "epoch": [1, 2], "one": torch.tensor(5)}
+        dcp.save(state, storage_writer=Writer(self.top / "now", step=1), no_dist=True)
+        writer = self.slow()(self.top / "later", step=1)
+        saving = dcp.async_save(state, storage_writer=writer, no_dist=True)
+        with torch.no_grad():
+            for one in [*state["model"].values(), state["twice"], state["list"][0], state["one"]]:
+                one.zero_()
+        state["epoch"].append(3)
+        writer.may_write.set()
+        saving.result()
+        self.assertTrue(unishard.diff(self.top / "now", self.top / "later")["equal"])
+        self.assertEqual(*(str(unishard.open(self.top / name).client_state) for name in ("now", "later")))
+
+    def test_memory_serves_the_next_save(self):
+        _snapshot._spare.clear()
+        places = set()
+        for step in range(1, 6):
+            dcp.async_save({"w": torch.full((1000,), float(step))}, storage_writer=Writer(self.run_, step=step), no_dist=True).result()
+            self.wait_for_memory()
+            places.update(memory.content.data_ptr() for memory in _snapshot._spare)
+        self.assertEqual(len(places), 1)
+        unishard.torch.async_save(self.run_, linear(6.0, 8), step=6).result()
+        self.assertEqual({memory.content.data_ptr() for memory in _snapshot._spare}, places)
+        for step in range(1, 7):
+            self.holds(float(step), tag=f"global_step{step}")
+
+    def wait_for_memory(self):
+        end = time.monotonic() + 10
+        while not _snapshot._spare and time.monotonic() < end:
+            time.sleep(0.001)
+
+    def test_saves_that_overlap_keep_their_memory_and_their_order(self):
+        _snapshot._spare.clear()
+        writers = [self.slow()(self.run_, step=step) for step in (1, 2)]
+        savings = [dcp.async_save({"w": torch.full((1000,), float(step))}, storage_writer=writer, no_dist=True)
+                   for step, writer in enumerate(writers, 1)]
+        self.assertTrue(all(writer.writing.wait(60) for writer in writers))
+        self.assertEqual(_snapshot._spare, [])
+        for writer, saving in reversed(list(zip(writers, savings))):
+            writer.may_write.set()
+            saving.result()
+        self.assertEqual((self.latest(), self.tags()), ("global_step2", ["global_step1", "global_step2"]))
+        for step in (1, 2):
+            self.holds(float(step), tag=f"global_step{step}")
+        self.wait_for_memory()
+        self.assertEqual(len(_snapshot._spare), 1)
+
+    def test_memory_of_a_failed_save_serves_again_when_its_future_is_gone(self):
+        _snapshot._spare.clear()
+        with unittest.mock.patch.object(_parts, "_write", side_effect=OSError("no more")):
+            saving = dcp.async_save({"w": torch.ones(1000)}, storage_writer=Writer(self.run_, step=1), no_dist=True)
+            with self.assertRaisesRegex(dcp.api.CheckpointException, "no more"):
+                saving.result()
+        del saving
+        gc.collect()
+        self.wait_for_memory()
+        place = _snapshot._spare[0].content.data_ptr()
+        dcp.async_save({"w": torch.full((1000,), 2.0)}, storage_writer=Writer(self.run_, step=2), no_dist=True).result()
+        self.wait_for_memory()
+        self.assertEqual([memory.content.data_ptr() for memory in _snapshot._spare], [place])
+        self.holds(2.0)
+
+    def test_copies_have_storages_of_their_own(self):
+        """Objects with tensors are pickled with the storages, and a process that saves gets them as shared memory."""
+        _snapshot._spare.clear()
+        state = {"a": torch.ones(3), "pair": (torch.zeros(2, 2), 1), "none": torch.ones(0)}
+        made = Writer(self.run_, step=1).stage(state)
+        self.assertEqual([made["a"].untyped_storage().nbytes(), made["pair"][0].untyped_storage().nbytes()], [12, 16])
+        self.assertEqual([made["pair"][0].shape, made["pair"][1], made["none"].shape], [(2, 2), 1, (0,)])
+        for one in (made["a"], made["pair"][0]):
+            self.assertEqual(_snapshot._spare, [])
+            one.share_memory_()
+        self.assertEqual(len(_snapshot._spare), 1)
+        self.assertTrue(torch.equal(made["a"], state["a"]))
+        dcp.save(state, storage_writer=Writer(self.top / "now", step=1), no_dist=True)
+        dcp.async_save(state, storage_writer=Writer(self.run_, step=1), no_dist=True).result()
+        self.assertTrue(unishard.diff(self.top / "now", self.run_)["equal"])
+
+    def test_distributed_tensors_have_the_state_of_the_call(self):
+        self.job("""
+            import torch.distributed.checkpoint as dcp
+            from torch.distributed.fsdp import fully_shard
+            from unishard.dcp import Writer
+            from unishard import _snapshot
+            group, places = dist.new_group(backend="gloo"), set()
+            trained = model(1.0, 9)
+            fully_shard(trained)
+            for step in range(1, 5):
+                saving = dcp.async_save({"model": trained.state_dict()}, storage_writer=Writer(folder / "run", step=step), process_group=group)
+                with torch.no_grad():
+                    for one in trained.parameters():
+                        one.add_(1.0)
+                saving.result()
+                end = time.monotonic() + 10
+                while not _snapshot._spare and time.monotonic() < end:
+                    time.sleep(0.001)
+                places.update(memory.content.data_ptr() for memory in _snapshot._spare)
+            assert len(places) == 1, places
+        """, world=2)
+        for step in range(1, 5):
+            self.holds(float(step), tag=f"global_step{step}")
 
     def test_an_error_reaches_the_future(self):
         dcp.save({"w": torch.ones(3)}, storage_writer=Writer(self.run_, step=1))

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 import concurrent.futures
-from collections.abc import Iterable
-from typing import Any, NamedTuple
+import contextlib
+from collections.abc import Iterable, Iterator
+from typing import Any, NamedTuple, Optional
 
 import torch
 
 from . import _native
 from ._errors import Error
+from ._pinned import Memory, take
 
 _THREADS = 4
 _PIECE_BYTES = 32 << 20
+_pieces: list[Memory] = []  # to which threads have copied pieces from devices
 
 
 class Part(NamedTuple):
@@ -77,9 +80,29 @@ def _write(shard: _native.Shard, parts: list[tuple[int, Part]]) -> None:
     flat = flat_elements(parts[0][1].local)
     size = flat.element_size()
     most = max(1, _PIECE_BYTES // size)
-    for number, part in parts:
-        begin, end = _native.written_elements(part.fragment)
-        for low in range(begin, end, most):
-            high = min(end, low + most)
-            values = flat[part.at + low - begin:part.at + high - begin].cpu()
-            shard.write(number, low, high, values.data_ptr(), (high - low) * size)
+    with _memory_for(flat) as memory:
+        for number, part in parts:
+            begin, end = _native.written_elements(part.fragment)
+            for low in range(begin, end, most):
+                high = min(end, low + most)
+                values = _on_host(flat[part.at + low - begin:part.at + high - begin], memory)
+                shard.write(number, low, high, values.data_ptr(), (high - low) * size)
+
+
+@contextlib.contextmanager
+def _memory_for(flat: torch.Tensor) -> Iterator[Optional[torch.Tensor]]:
+    """Lends memory for the pieces of a tensor on a CUDA device, which later pieces use again."""
+    if not flat.is_cuda:
+        yield None
+        return
+    memory = take(_pieces, _PIECE_BYTES, flat.device)
+    try:
+        yield memory.content
+    finally:
+        _pieces.append(memory)
+
+
+def _on_host(values: torch.Tensor, memory: Optional[torch.Tensor]) -> torch.Tensor:
+    if memory is None:
+        return values.cpu()
+    return memory[:values.numel() * values.element_size()].view(values.dtype).copy_(values)

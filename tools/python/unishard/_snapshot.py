@@ -3,23 +3,15 @@
 from __future__ import annotations
 
 import contextlib
-import weakref
-from typing import NamedTuple
+from typing import Optional
 
 import torch
 
 from . import _native
 from ._parts import Part, flat_elements
+from ._pinned import Memory, take
 
 _ALIGNMENT = 64  # bytes; torch's widest elements have 16
-_PORTABLE = 1  # cudaHostRegisterPortable: pinned for all devices
-
-
-class Memory(NamedTuple):
-    """Memory of the host. Copies from a device's memory need it pinned."""
-
-    content: torch.Tensor
-    is_pinned: bool
 
 
 class Snapshot:
@@ -31,7 +23,8 @@ class Snapshot:
     def __init__(self, parts: list[Part]) -> None:
         ranges = [_native.written_elements(part.fragment) for part in parts]
         sizes = [(end - begin) * part.local.element_size() for part, (begin, end) in zip(parts, ranges)]
-        self._memory = _take(sum(map(_aligned, sizes)), any(part.local.is_cuda for part in parts))
+        device = next((part.local.device for part in parts if part.local.is_cuda), None)
+        self._memory: Optional[Memory] = take(_spare, sum(map(_aligned, sizes)), device)
         self.parts: list[Part] = []
         at = 0
         for part, size in zip(parts, sizes):
@@ -39,28 +32,21 @@ class Snapshot:
             at += _aligned(size)
         _copy(parts, self.parts)
 
+    @property
+    def content(self) -> torch.Tensor:
+        """Is the memory in which all copies lie, as bytes."""
+        assert self._memory is not None
+        return self._memory.content
+
     def release(self) -> None:
-        """Gives the memory back. The copies must not be used afterwards."""
+        """Gives the memory back. The copies must not be used afterwards. May be called again, and on any thread."""
         self.parts.clear()
-        _spare[:] = [self._memory]
-        del self._memory
+        if self._memory is not None:
+            _spare[:] = [self._memory]
+        self._memory = None
 
 
 _spare: list[Memory] = []  # of the last save that has ended
-
-
-def _take(size: int, is_pinned: bool) -> Memory:
-    """Returns memory of at least `size` bytes: that of an earlier save where it suffices."""
-    while _spare:
-        memory = _spare.pop()
-        if memory.content.numel() >= size and memory.is_pinned >= is_pinned:
-            return memory
-        del memory  # before more is allocated
-    content = torch.empty(size, dtype=torch.uint8, device="cpu")
-    if is_pinned and size:  # torch's own pinned memory has sizes that are powers of two
-        torch.cuda.check_error(torch.cuda.cudart().cudaHostRegister(content.data_ptr(), size, _PORTABLE))
-        weakref.finalize(content, torch.cuda.cudart().cudaHostUnregister, content.data_ptr()).atexit = False
-    return Memory(content, is_pinned)
 
 
 def _aligned(size: int) -> int:

@@ -44,6 +44,7 @@ from ._errors import Error
 from ._parts import Part, flat_elements, require_dense, write_shard
 from ._saving import path_of, require_arguments, require_count
 from ._shards import Box, first_element, run_elements
+from ._staging import staged
 from ._state_dict import Entry, entries, packed
 from ._state_dict_plan import (Description, Labels, Object, box_of, equal_pieces, full_plans, group_objects, names_parameters, object_of,
                                planner_of_caller)
@@ -147,6 +148,7 @@ class Writer(StorageWriter):
     process group for each, because DCP communicates on these threads. `latest` follows the one
     that DCP began last, and keep_last counts from it, but for a save of a lower `step` whose Writer is the older one, however late it
     begins. Of two that write the same tag, the later one fails with the code "busy".
+    For async_save() a Writer is DCP's stager as well: it copies the state to memory of earlier saves, which is pinned for CUDA tensors.
     """
 
     def __init__(self, folder: Optional[PathLike] = None, *, step: Optional[int] = None, tag: Optional[str] = None,
@@ -185,6 +187,21 @@ class Writer(StorageWriter):
     def __del__(self) -> None:
         if getattr(self, "_saves", None):
             self.close()
+
+    # DCP's protocol AsyncStager, which it knows by these names (in every torch from 2.5 on) and close().
+
+    _synchronize_after_execute = False
+
+    @property
+    def should_synchronize_after_execute(self) -> bool:
+        return self._synchronize_after_execute
+
+    def stage(self, state_dict: dict[str, Any]) -> dict[str, Any]:
+        """Returns a copy of the state dict, whose memory later saves use again. It is complete: training may change the state."""
+        return staged(state_dict)
+
+    def synchronize_staging(self) -> None:
+        """Returns at once, because stage() has waited for the copies."""
 
     # What DCP calls, in this order.
 
