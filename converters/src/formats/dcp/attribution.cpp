@@ -122,33 +122,8 @@ class Attributor {
     return [is_top](const TensorEntry& tensor) { return !is_top(tensor); };
   }
 
-  /// Returns the prefix of the whole module if `below`, where an optimizer's parameters are found,
-  /// is a part of it: {"model": {"model.h.0.weight": ..., "lm_head.weight": ...}}.
-  std::string whole_module(const std::string& below) const {
-    for (const std::string_view usual : kUsualNames) {
-      const std::string root = fmt::format("{}.", usual);
-      if (!below.starts_with(root) || below == root) continue;
-      const auto is_in_module = [&](std::size_t i) {
-        const KeyPath& path = entry(i).path;
-        return path.size() <= 1 || (path.size() == 2 && path[0].text == usual);
-      };
-      const auto is_in = [&](const std::string& prefix) {
-        return [&](std::size_t i) { return entry(i).key.starts_with(prefix); };
-      };
-      const auto is_of_root = [&](std::size_t i) { return is_in(root)(i); };
-      const bool is_one = std::ranges::all_of(
-          tensors_, [&](std::size_t i) { return !is_of_root(i) || is_in_module(i); });
-      const bool is_part = std::ranges::any_of(
-          tensors_, [&](std::size_t i) { return is_of_root(i) && !is_in(below)(i); });
-      if (is_one && is_part) return root;
-    }
-    return below;
-  }
-
-  void take_model(const std::string& below) {
-    const std::string prefix = whole_module(below);
+  void take_model(const std::string& prefix) {
     one_prefix_ = prefix;
-    inner_ = without_wrappers(below.substr(prefix.size()));
     out_.model_prefixes = {prefix};
     const auto is_at_level = is_at_model_level(prefix);
     std::vector<std::pair<std::size_t, std::string>> names;
@@ -169,15 +144,6 @@ class Attributor {
       used.insert(name);
       out_.model.push_back({i, std::move(name)});
     }
-    own_names_ = std::move(used);
-  }
-
-  /// Returns the model's name of a parameter that an optimizer of a part of it calls `name`.
-  std::string name_in_module(const std::string& name) const {
-    std::string plain = plain_name(unwrapped(name));
-    if (inner_.empty()) return plain;
-    const std::string whole = inner_ + plain;
-    return own_names_.contains(plain) && !own_names_.contains(whole) ? plain : whole;
   }
 
   /// Whether an optimizer knows parameters below the first part of the key: a module may be called
@@ -244,9 +210,7 @@ class Attributor {
                  std::vector<std::string>& remarks) const {
     const Claims& claims = claims_[optimizer];
     Names names;
-    for (const std::string& name : claims.names) names.emplace(name, name_in_module(name));
-    if (!inner_.empty())
-      for (const std::string& name : claims.listed) names.try_emplace(name, name_in_module(name));
+    for (const std::string& name : claims.names) names.emplace(name, plain_name(unwrapped(name)));
     if (!claims.is_numbered) return names;
     const std::vector<Json>& groups = optimizers_[optimizer].groups;
     const NumberedParameters parameters = numbered(optimizer);
@@ -306,7 +270,7 @@ class Attributor {
         const auto [first, is_new] = owner.emplace(fqn, o);
         if (is_new || first->second == o) continue;
         undecided.insert(o);
-        if (first->second >= options_.size() || options_[first->second].size() != 1)
+        if (first->second < options_.size() && options_[first->second].size() > 1)
           undecided.insert(first->second);
       }
     }
@@ -326,7 +290,6 @@ class Attributor {
   /// model, and the model of each is known.
   bool use_own_models() {
     if (optimizers_.size() < 2 || share_a_model()) return false;
-    inner_.clear();
     find_models();
     std::vector<std::string> prefixes;
     for (std::size_t o = 0; o < optimizers_.size(); ++o) {
@@ -450,8 +413,6 @@ class Attributor {
   std::vector<Claims> claims_;
   std::unordered_set<std::string> claimed_;  // first parts of the names in all of them
   std::string one_prefix_;
-  std::string inner_;  ///< what the model's names have before those that the optimizers know
-  std::unordered_set<std::string> own_names_;      ///< of the one model
   std::string_view replica_;                       ///< "module.", if the one model is a replica
   std::map<std::string, Model> models_;            // by prefix
   std::vector<std::vector<ModelOption>> options_;  // of each optimizer

@@ -128,6 +128,10 @@ std::optional<GroupKey> parse_group_key(const std::string& key, const KeyPath& p
   return std::nullopt;
 }
 
+namespace {
+
+/// Returns whether a name tells that it is that of a copy of the model: an average, a teacher, an
+/// earlier state.
 bool names_a_copy(std::string_view name) {
   constexpr std::array<std::string_view, 20> kCopies = {
       "ema",    "ewa",    "swa",       "avg",     "average", "averaged", "averager",
@@ -140,8 +144,6 @@ bool names_a_copy(std::string_view name) {
   }
   return false;
 }
-
-namespace {
 
 /// Returns how far a prefix is from the best name of a model.
 std::size_t rank_of(const std::string& prefix) {
@@ -163,23 +165,6 @@ std::string choose_model(const std::vector<std::string>& prefixes,
                     best[0], best[1], best[0]));
   }
   return best.front();
-}
-
-/// Returns whether a prefix ends with a usual name of a model.
-bool is_usual(const std::string& prefix) { return rank_of(prefix) < kUsualNames.size(); }
-
-/// Returns those of several prefixes that have the most of the optimizer's parameters. One with a
-/// usual name stands before all others if it has more than half as many: copies of a model ("ema")
-/// do not replace one that lacks a parameter.
-std::vector<std::string> fullest(std::vector<std::string> prefixes,
-                                 const std::map<std::string, std::size_t>& hits) {
-  const std::size_t most = std::ranges::max(hits | std::views::values);
-  std::erase_if(prefixes, [&](const std::string& each) { return hits.at(each) * 2 <= most; });
-  if (std::ranges::any_of(prefixes, is_usual)) prefixes = best_models(std::move(prefixes));
-  std::size_t own = 0;
-  for (const std::string& each : prefixes) own = std::max(own, hits.at(each));
-  std::erase_if(prefixes, [&](const std::string& each) { return hits.at(each) < own; });
-  return prefixes;
 }
 
 /// Returns the prefix below which most of the optimizer's parameters are found; nullopt without
@@ -204,7 +189,9 @@ std::optional<std::string> prefix_by_parameters(const std::vector<const TensorEn
     }
   }
   if (hits.empty()) return std::nullopt;
-  return choose_model(fullest(std::move(order), hits), remarks);
+  const std::size_t most = std::ranges::max(hits | std::views::values);
+  std::erase_if(order, [&](const std::string& prefix) { return hits.at(prefix) < most; });
+  return choose_model(order, remarks);
 }
 
 /// Returns the first part that all tensors have before their own names, if there is one.

@@ -57,9 +57,6 @@ std::set<std::string> possible_models(const std::vector<const TensorEntry*>& ten
 std::string model_prefix(const std::vector<const TensorEntry*>& tensors,
                          const std::vector<std::string>& fqns, const std::vector<Shape>& shapes,
                          std::size_t least, std::vector<std::string>& remarks);
-/// Returns whether a name tells that it is that of a copy of the model: an average, a teacher, an
-/// earlier state.
-bool names_a_copy(std::string_view name);
 /// Returns those of several prefixes of models that are named best.
 std::vector<std::string> best_models(std::vector<std::string> prefixes);
 /// Returns the name below `prefix`, or nullopt for a tensor that is not the model's.

@@ -537,39 +537,17 @@ class Arranger {
     };
     std::set<std::string> lonely = trained_names();
     const std::size_t told = std::erase_if(lonely, is_known);
-    if (told < lonely.size()) {
-      if (told == 0) return;
-      out_.remarks.push_back(fmt::format(
-          "the model has {} of the {} parameters that the optimizer names, and lacks {} ({} "
-          "first): it is a part of a model, or the optimizer is another's",
-          told, told + lonely.size(), lonely.size(), *lonely.begin()));
-      return;
-    }
-    const auto elsewhere = names_of_extras();
-    for (const std::string& fqn : lonely) {
-      const auto found = elsewhere.find(fqn);
-      if (found == elsewhere.end()) {
-        out_.losses.push_back(unsaved_weight(fqn));
-      } else {
-        out_.remarks.push_back(
-            fmt::format("{}, which the optimizer trains, is not among the model's weights: {} has "
-                        "its name",
-                        unishard::quote(fqn), unishard::quote(found->second)));
-      }
-    }
-  }
-
-  /// Returns the keys of tensors that are no model's by each name that they may be called. A copy
-  /// of the model ("ema") does not stand for a weight that the model lacks.
-  std::unordered_map<std::string_view, std::string_view> names_of_extras() const {
-    std::unordered_map<std::string_view, std::string_view> names;
+    if (told < lonely.size()) return;
+    std::unordered_set<std::string_view> elsewhere;
     for (const std::size_t i : extras_) {
       const std::string_view key = entry(i).key;
-      if (names_a_copy(key.substr(0, key.find('.')))) continue;
       for (std::size_t at = 0; at != key.npos; at = key.find('.', at + 1))
-        names.emplace(key.substr(at == 0 ? 0 : at + 1), key);
+        elsewhere.insert(key.substr(at == 0 ? 0 : at + 1));
     }
-    return names;
+    for (const std::string& fqn : lonely) {
+      if (elsewhere.contains(fqn)) continue;
+      out_.losses.push_back(unsaved_weight(fqn));
+    }
   }
 
   /// Where an optimizer knows parameters by numbers, their count may tell that some are missing.
