@@ -782,6 +782,25 @@ TEST(Dcp, AParameterThatOnlyTheOptimizerKnowsIsMissing) {
                                                testing::Field(&Loss::name, key.substr(6)))));
 }
 
+TEST(Dcp, ParametersOfWhichTheModelLacksMostAreCounted) {
+  SKIP_WITHOUT_FIXTURES();
+  const Path folder = fixtures() / "torch/dcp_fsdp2_w2/checkpoint";
+  dcp::Metadata metadata = dcp::read_metadata(posix_storage(), folder / ".metadata");
+  std::set<std::string> gone;
+  for (const dcp::StoredTensor& tensor : metadata.tensors) {
+    if (tensor.key.starts_with("model.")) gone.insert(tensor.key);
+  }
+  ASSERT_GT(gone.size(), 2u);
+  gone.erase(gone.begin());
+  std::erase_if(metadata.tensors, [&](const auto& tensor) { return gone.contains(tensor.key); });
+  std::erase_if(metadata.order, [&](const auto& item) { return gone.contains(item.first); });
+  const auto source = dcp::make_state_dict_source(
+      "dcp", read_by(folder, metadata).finish(folder.string()), folder.string());
+  EXPECT_THAT(source->remarks(),
+              testing::Contains(testing::AllOf(HasSubstr("parameters that the model lacks"),
+                                               HasSubstr(gone.begin()->substr(6)))));
+}
+
 // dcp.save(model.state_dict()): nothing but the modules' names is at the top level.
 TEST(Dcp, AModuleMayBeCalledAsWhatIsBesideModels) {
   for (const char* module : {"optimizer", "optim_head", "scheduler", "rng_state", "dataloader"}) {

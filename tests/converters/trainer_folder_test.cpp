@@ -934,6 +934,21 @@ TEST_F(TrainerFolder, WithoutOptimizerStatesIsNoCheckpoint) {
   EXPECT_FALSE(fs::exists(temp_.path() / "out"));
 }
 
+TEST_F(TrainerFolder, HasNoPlaceForStatesOfParametersThatTheModelLacks) {
+  Catalog catalog = open_source(posix_storage(), copied("llama"))->catalog();
+  const auto trained = std::ranges::find(catalog.tensors, state::kExpAvg, &TensorInfo::state);
+  ASSERT_NE(trained, catalog.tensors.end());
+  const std::string gone = trained->fqn;
+  std::erase_if(catalog.tensors, [&](const TensorInfo& tensor) {
+    return tensor.fqn == gone && (tensor.state == state::kFp32 || tensor.state == state::kWeights);
+  });
+  EXPECT_THAT(test::error_of([&] {
+                make_sink(posix_storage(),
+                          {.format = "trainer", .path = temp_.path() / "out", .tag = {}}, catalog);
+              }),
+              test::Fails(ErrorCode::Unsupported, {gone, "that the model lacks"}));
+}
+
 TEST_F(TrainerFolder, OutputFolderMeansTheCheckpointWithTheHighestNumber) {
   const Path run = temp_.path() / "run";
   fs::create_directory(run);

@@ -95,6 +95,11 @@ std::string without_wrappers(std::string name) {
   return is_last_wrapper || plain.empty() ? name : plain;
 }
 
+bool ends_with_wrapper(std::string_view prefix) {
+  if (prefix.ends_with('.')) prefix.remove_suffix(1);
+  return is_wrapper(prefix.substr(prefix.rfind('.') + 1));
+}
+
 std::string_view common_wrapper(const std::vector<std::string>& names) {
   const bool is_common = !names.empty() && std::ranges::all_of(names, [](const std::string& name) {
     return name.starts_with(kReplica) && name.size() > kReplica.size();

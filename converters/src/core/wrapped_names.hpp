@@ -16,6 +16,8 @@ namespace unishard::converters {
 /// Returns the name without "_orig_mod.", "_fsdp_wrapped_module.", "_fpw_module." (fairscale) and
 /// "_checkpoint_wrapped_module.", which no module is called.
 std::string without_wrappers(std::string name);
+/// Returns whether the last part of a prefix, with a dot, is one of these.
+bool ends_with_wrapper(std::string_view prefix);
 
 /// Returns "module." when all of `names`, at least one, begin so, as DistributedDataParallel makes
 /// them; else "".

@@ -1,6 +1,9 @@
 #include "formats/dcp/attribution.hpp"
 
+#include "unishard/format/text.hpp"
+
 #include "formats/dcp/keys.hpp"
+#include "formats/dcp/model_parts.hpp"
 #include "formats/dcp/optimizer_models.hpp"
 #include "formats/dcp/own_layout.hpp"
 #include "formats/dcp/raw_names.hpp"
@@ -78,8 +81,10 @@ class Attributor {
   void use_one_model() {
     take_model(one_model_prefix(out_.remarks));
     const Model model = trainable(out_.model);
-    for (std::size_t o = 0; o < optimizers_.size(); ++o)
+    for (std::size_t o = 0; o < optimizers_.size(); ++o) {
       out_.names.push_back(names_in(o, model, all_trained(), out_.remarks_on_states));
+      place_in_part(o, model, out_.names.back(), out_.remarks_on_states);
+    }
     if (optimizers_.size() > 1) find_undecided(model);
     take_aliases({one_prefix_}, false);
   }
@@ -225,6 +230,29 @@ class Attributor {
     remark_on_numbers(optimizer, parameters.numbers.size(), fitting.has_value(),
                       !listed_names(groups).empty(), remarks);
     return names;
+  }
+
+  /// Puts the name of the part before the names of an optimizer over a part of the model.
+  void place_in_part(std::size_t optimizer, const Model& model, Names& names,
+                     std::vector<std::string>& remarks) const {
+    ClaimedShapes shapes;
+    for (const std::string& name : claims_[optimizer].names)
+      shapes.emplace(names.at(name), optimizers_[optimizer].parameters.at(name));
+    for (const std::string& name : claims_[optimizer].listed)
+      shapes.try_emplace(plain_name(unwrapped(name)));
+    const std::string& key = optimizers_[optimizer].prefix;
+    const ModelPart part = find_part(shapes, model, key);
+    const auto place = [&](const std::string& name) {
+      const auto full = part.names.find(plain_name(unwrapped(name)));
+      if (full != part.names.end()) names[name] = full->second;
+    };
+    for (const std::string& name : claims_[optimizer].names) place(name);
+    for (const std::string& name : claims_[optimizer].listed) place(name);
+    if (part.undecided.empty()) return;
+    remarks.push_back(
+        fmt::format("{} has names that fit several parts of the model, {}: its states keep them",
+                    key.empty() ? "the optimizer" : key.substr(0, key.size() - 1),
+                    first_names(part.undecided)));
   }
 
   void remark_on_numbers(std::size_t optimizer, std::size_t count, bool is_named, bool is_listed,

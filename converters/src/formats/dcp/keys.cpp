@@ -7,7 +7,6 @@
 #include <algorithm>
 #include <array>
 #include <map>
-#include <ranges>
 #include <set>
 #include <unordered_map>
 #include <unordered_set>
@@ -51,6 +50,11 @@ std::uint64_t to_number(std::string_view text) { return std::stoull(std::string(
 bool is_number(std::string_view text) {
   return !text.empty() && text.size() < 19 &&
          std::ranges::all_of(text, [](char c) { return c >= '0' && c <= '9'; });
+}
+
+bool is_numbered(std::string_view fqn) {
+  const std::size_t dot = fqn.rfind('.');
+  return dot != fqn.npos && is_number(fqn.substr(dot + 1)) && fqn.substr(0, dot).ends_with("state");
 }
 
 std::vector<std::string> optimizer_prefixes(const StateDict& state) {
@@ -128,10 +132,6 @@ std::optional<GroupKey> parse_group_key(const std::string& key, const KeyPath& p
   return std::nullopt;
 }
 
-namespace {
-
-/// Returns whether a name tells that it is that of a copy of the model: an average, a teacher, an
-/// earlier state.
 bool names_a_copy(std::string_view name) {
   constexpr std::array<std::string_view, 20> kCopies = {
       "ema",    "ewa",    "swa",       "avg",     "average", "averaged", "averager",
@@ -144,6 +144,8 @@ bool names_a_copy(std::string_view name) {
   }
   return false;
 }
+
+namespace {
 
 /// Returns how far a prefix is from the best name of a model.
 std::size_t rank_of(const std::string& prefix) {
@@ -167,31 +169,93 @@ std::string choose_model(const std::vector<std::string>& prefixes,
   return best.front();
 }
 
-/// Returns the prefix below which most of the optimizer's parameters are found; nullopt without
-/// any.
-std::optional<std::string> prefix_by_parameters(const std::vector<const TensorEntry*>& tensors,
-                                                const std::vector<std::string>& fqns,
-                                                std::vector<std::string>& remarks) {
-  const std::unordered_set<std::string_view> wanted(fqns.begin(), fqns.end());
-  std::map<std::string, std::size_t> hits;
-  std::vector<std::string> order;
+bool is_usual(std::string_view part) { return std::ranges::count(kUsualNames, part) > 0; }
+
+/// Returns what precedes the names of the whole model when the optimizer's names begin behind
+/// `prefix`: an optimizer over a part of the model, "model.encoder.", leaves the rest out. Where
+/// the state dict is nested, that is the dict that holds the tensor.
+std::string root_of(const std::string& prefix, const TensorEntry& tensor) {
+  if (tensor.path.size() < 2) {
+    const std::string first = prefix.substr(0, prefix.find('.'));
+    return is_usual(first) ? first + "." : prefix;
+  }
+  const std::string& name = tensor.path.back().text;
+  if (name.size() >= tensor.key.size() || !tensor.key.ends_with(name)) return prefix;
+  return prefix.substr(0, tensor.key.size() - name.size());
+}
+
+/// How many of the optimizer's parameters are found below a root of a model, behind one prefix.
+struct Root {
+  std::string prefix;
+  std::size_t hits = 0;
+};
+
+/// Returns the roots below which the optimizer's parameters are found, in the order of the file.
+std::vector<Root> find_roots(const std::vector<const TensorEntry*>& tensors,
+                             const std::vector<std::string>& fqns) {
+  std::unordered_set<std::string> wanted;
+  for (const std::string& fqn : fqns) wanted.insert(without_wrappers(fqn));
+  std::map<std::string, std::pair<std::size_t, std::size_t>> hits;  // the root and the count
+  std::vector<Root> roots;
+  const auto count = [&](const std::string& prefix, const TensorEntry& tensor) {
+    const auto [found, is_new] = hits.try_emplace(prefix, 0, 0);
+    auto& [root, found_below] = found->second;
+    if (is_new) {
+      const std::string name = root_of(prefix, tensor);
+      root =
+          static_cast<std::size_t>(std::ranges::find(roots, name, &Root::prefix) - roots.begin());
+      if (root == roots.size()) roots.push_back({name, 0});
+    }
+    roots[root].hits = std::max(roots[root].hits, ++found_below);
+  };
   for (const TensorEntry* tensor : tensors) {
-    const std::string_view key = tensor->key;
+    const std::string& key = tensor->key;
     for (std::size_t at = 0; at < key.size();) {
-      if (wanted.contains(key.substr(at))) {
-        const auto [found, is_new] = hits.try_emplace(std::string(key.substr(0, at)), 0);
-        ++found->second;
-        if (is_new) order.push_back(found->first);
-      }
+      const std::string prefix = key.substr(0, at);
+      if (!ends_with_wrapper(prefix) && wanted.contains(without_wrappers(key.substr(at))))
+        count(prefix, *tensor);
       const std::size_t dot = key.find('.', at);
-      if (dot == std::string_view::npos) break;
+      if (dot == std::string::npos) break;
       at = dot + 1;
     }
   }
-  if (hits.empty()) return std::nullopt;
-  const std::size_t most = std::ranges::max(hits | std::views::values);
-  std::erase_if(order, [&](const std::string& prefix) { return hits.at(prefix) < most; });
-  return choose_model(order, remarks);
+  return roots;
+}
+
+/// Says that a copy is taken for the model although something has a model's usual name.
+void remark_on_copy(const std::string& chosen, const std::vector<const TensorEntry*>& tensors,
+                    std::vector<std::string>& remarks) {
+  if (!names_a_copy(chosen)) return;
+  for (const TensorEntry* tensor : tensors) {
+    const std::string first = tensor->key.substr(0, tensor->key.find('.'));
+    if (!is_usual(first) || chosen.starts_with(first + ".")) continue;
+    remarks.push_back(
+        fmt::format("{} has more of the optimizer's parameters than {}. and is taken for the model",
+                    chosen, first));
+    return;
+  }
+}
+
+/// Returns the root of the model below which the optimizer's parameters are found; nullopt without
+/// any. A usual name counts first, also where a copy has a few parameters more.
+std::optional<std::string> prefix_by_parameters(const std::vector<const TensorEntry*>& tensors,
+                                                const std::vector<std::string>& fqns,
+                                                std::vector<std::string>& remarks) {
+  std::vector<Root> roots = find_roots(tensors, fqns);
+  if (roots.empty()) return std::nullopt;
+  const std::size_t most = std::ranges::max(roots, {}, &Root::hits).hits;
+  std::erase_if(roots, [&](const Root& root) { return 2 * root.hits <= most; });
+  const auto rank = [](const Root& root) { return rank_of(root.prefix); };
+  const std::size_t best = rank(*std::ranges::min_element(roots, {}, rank));
+  std::erase_if(roots, [&](const Root& root) { return rank(root) > best; });
+  const std::size_t most_of_best = std::ranges::max(roots, {}, &Root::hits).hits;
+  std::vector<std::string> prefixes;
+  for (const Root& root : roots) {
+    if (root.hits == most_of_best) prefixes.push_back(root.prefix);
+  }
+  std::string chosen = choose_model(prefixes, remarks);
+  remark_on_copy(chosen, tensors, remarks);
+  return chosen;
 }
 
 /// Returns the first part that all tensors have before their own names, if there is one.

@@ -50,13 +50,17 @@ std::set<std::string> possible_models(const std::vector<const TensorEntry*>& ten
                                       std::size_t least);
 
 /// Returns what precedes the names of the model's parameters. `fqns` are the names that the
-/// optimizer knows, `shapes` those of the parameters that it knows by numbers, `least` as
-/// for possible_models(). Where several fit,
-/// the usual names come first and those of copies ("ema", "teacher", "best") last; adds a line to
-/// `remarks` where that does not decide.
+/// optimizer knows, which may begin inside of the model, `shapes` those of the parameters that it
+/// knows by numbers, `least` as for possible_models(). Where several fit, the usual names come
+/// first and those of copies ("ema", "teacher", "best") last; so does a model that lacks a few of
+/// the names before a copy that has them. Adds a line to `remarks` where that does not decide, and
+/// for a copy where something has a usual name.
 std::string model_prefix(const std::vector<const TensorEntry*>& tensors,
                          const std::vector<std::string>& fqns, const std::vector<Shape>& shapes,
                          std::size_t least, std::vector<std::string>& remarks);
+/// Returns whether a name tells that it is that of a copy of the model: an average, a teacher, an
+/// earlier state.
+bool names_a_copy(std::string_view name);
 /// Returns those of several prefixes of models that are named best.
 std::vector<std::string> best_models(std::vector<std::string> prefixes);
 /// Returns the name below `prefix`, or nullopt for a tensor that is not the model's.
@@ -71,6 +75,8 @@ bool is_beside_models(std::string_view key, const KeyPath& path);
 std::string plain_name(std::string name);
 
 bool is_number(std::string_view text);
+/// Returns true for the name of a parameter that has a number only: "state.3".
+bool is_numbered(std::string_view fqn);
 /// Returns whether a tensor of the model is a running statistic, which no optimizer updates.
 bool is_statistic(std::string_view fqn);
 /// Returns whether a tensor of the model, called `fqn` there, is known to be no parameter.

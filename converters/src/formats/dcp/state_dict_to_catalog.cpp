@@ -55,12 +55,6 @@ struct SetAside {
 constexpr std::string_view kUndecided =
     "nothing tells for certain of which parameters its states are";
 
-/// Returns true for the name of a parameter that has a number only: "state.3".
-bool is_numbered(std::string_view fqn) {
-  const std::size_t dot = fqn.rfind('.');
-  return dot != fqn.npos && is_number(fqn.substr(dot + 1)) && fqn.substr(0, dot).ends_with("state");
-}
-
 /// Returns whether the state dict tells that this is a value.
 bool is_value(const StateDict& state, std::string_view key) {
   return state.values.contains(std::string(key.substr(0, key.find('.'))));
@@ -525,7 +519,8 @@ class Arranger {
   }
 
   /// Where an optimizer trains parameters of the model by their names, one that the model lacks is
-  /// missing, unless a tensor has its name elsewhere.
+  /// missing, unless a tensor elsewhere, not in a copy of the model, has its name. Where the model
+  /// lacks most of them, that is a doubt.
   void lose_unsaved_weights() {
     std::unordered_set<std::string_view> known;
     for (const Parameter& parameter : model_) known.insert(parameter.fqn);
@@ -537,17 +532,48 @@ class Arranger {
     };
     std::set<std::string> lonely = trained_names();
     const std::size_t told = std::erase_if(lonely, is_known);
-    if (told < lonely.size()) return;
-    std::unordered_set<std::string_view> elsewhere;
+    const std::unordered_set<std::string_view> elsewhere = names_elsewhere(known);
+    std::erase_if(lonely, [&](const auto& fqn) { return elsewhere.contains(fqn); });
+    if (told < lonely.size()) return remark_on_unsaved(lonely, told);
+    for (const std::string& fqn : lonely) out_.losses.push_back(unsaved_weight(fqn));
+  }
+
+  /// Returns what may be names of tensors beside the model, but not in a copy of it, which has
+  /// names of the model's tensors.
+  std::unordered_set<std::string_view> names_elsewhere(
+      const std::unordered_set<std::string_view>& known) const {
+    std::unordered_set<std::string_view> copies, names;
     for (const std::size_t i : extras_) {
-      const std::string_view key = entry(i).key;
-      for (std::size_t at = 0; at != key.npos; at = key.find('.', at + 1))
-        elsewhere.insert(key.substr(at == 0 ? 0 : at + 1));
+      each_ending(entry(i).key, [&](std::string_view prefix, std::string_view name) {
+        if (known.contains(name)) copies.insert(prefix);
+      });
     }
-    for (const std::string& fqn : lonely) {
-      if (elsewhere.contains(fqn)) continue;
-      out_.losses.push_back(unsaved_weight(fqn));
+    for (const std::size_t i : extras_) {
+      each_ending(entry(i).key, [&](std::string_view prefix, std::string_view name) {
+        if (!copies.contains(prefix)) names.insert(name);
+      });
     }
+    return names;
+  }
+
+  /// Calls `take` with all that a key may begin with, "" and "ema.", and the name behind it.
+  template <class Take>
+  static void each_ending(std::string_view key, const Take& take) {
+    for (std::size_t at = 0;;) {
+      take(key.substr(0, at), key.substr(at));
+      const std::size_t dot = key.find('.', at);
+      if (dot == key.npos) return;
+      at = dot + 1;
+    }
+  }
+
+  /// An optimizer may train another model too: what most of its parameters are is not certain.
+  void remark_on_unsaved(const std::set<std::string>& lonely, std::size_t told) {
+    if (told == 0) return;  // it is an optimizer of another model
+    out_.remarks.push_back(fmt::format(
+        "the optimizer names {} parameters that the model lacks, {} first, and {} that it has: "
+        "weights are missing, or the optimizer trains another model too",
+        lonely.size(), unishard::quote(*lonely.begin()), told));
   }
 
   /// Where an optimizer knows parameters by numbers, their count may tell that some are missing.

@@ -23,6 +23,7 @@
 #include "core/wrapped_names.hpp"
 #include "formats/dcp/embedded_catalog.hpp"
 #include "formats/dcp/key_layout.hpp"
+#include "formats/dcp/keys.hpp"
 #include "formats/trainer/folder.hpp"
 #include "formats/trainer/further_parts.hpp"
 #include "formats/trainer/trainer_state.hpp"
@@ -110,6 +111,7 @@ class Planner {
       }
     }
     if (is_adapter()) require_trained_adapter();
+    require_model_of_states();
     if (states_.empty() && catalog_.groups.is_null()) refuse_model_alone();  // SGD has groups
     if (halves > 0) plan_.notes.push_back(fmt::format("16-bit copies of {} parameters", halves));
     if (base > 0)
@@ -118,6 +120,23 @@ class Planner {
     if (!others.empty())
       plan_.notes.push_back(fmt::format("{} tensors of neither model nor optimizer ({} first)",
                                         others.size(), quote(others.front())));
+  }
+
+  /// The reader finds the parameters of the optimizer among the tensors of the model by their
+  /// names. Throws: Unsupported when some of them are not there.
+  void require_model_of_states() const {
+    if (model_.empty()) return;  // no names tell whose the states are
+    std::vector<std::string> lonely;
+    for (const auto& [fqn, states] : states_) {
+      if (!model_.contains(fqn) && !dcp::is_numbered(fqn)) lonely.push_back(fqn);
+    }
+    if (lonely.empty()) return;
+    std::ranges::sort(lonely);
+    raise(ErrorCode::Unsupported,
+          fmt::format("the optimizer has states of {} parameters that the model lacks ({} first), "
+                      "and this format has no place for them",
+                      lonely.size(), quote(lonely.front())),
+          "native, dcp and torch keep them; pass --to safetensors for the model alone");
   }
 
   [[noreturn]] void refuse_model_alone() const {
