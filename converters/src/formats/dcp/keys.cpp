@@ -196,15 +196,15 @@ std::vector<Root> find_roots(const std::vector<const TensorEntry*>& tensors,
   std::unordered_set<std::string> wanted;
   for (const std::string& fqn : fqns) wanted.insert(without_wrappers(fqn));
   std::map<std::string, std::pair<std::size_t, std::size_t>> hits;  // the root and the count
+  std::unordered_map<std::string, std::size_t> numbers;             // of roots
   std::vector<Root> roots;
   const auto count = [&](const std::string& prefix, const TensorEntry& tensor) {
     const auto [found, is_new] = hits.try_emplace(prefix, 0, 0);
     auto& [root, found_below] = found->second;
     if (is_new) {
-      const std::string name = root_of(prefix, tensor);
-      root =
-          static_cast<std::size_t>(std::ranges::find(roots, name, &Root::prefix) - roots.begin());
-      if (root == roots.size()) roots.push_back({name, 0});
+      const auto [known, is_new_root] = numbers.try_emplace(root_of(prefix, tensor), roots.size());
+      if (is_new_root) roots.push_back({known->first, 0});
+      root = known->second;
     }
     roots[root].hits = std::max(roots[root].hits, ++found_below);
   };
