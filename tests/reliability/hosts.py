@@ -186,11 +186,11 @@ class Cluster:
                 found[int(path.name[4:])] = int(text[0])
         return found
 
-    def start_waiting(self, options, ranks, script="exec sleep 300"):
-        """Starts ranks that write their pids to files, and waits for all."""
+    def start_waiting(self, options, ranks, script="exec sleep 300", before=""):
+        """Starts ranks that do `before`, write their pids to files and do `script`, and waits for the files of all."""
         for path in self.work.glob("pid-*"):
             path.unlink()
-        process = self.start(options, ["bash", "-c", "echo $$ > new-$RANK; mv new-$RANK pid-$RANK; " + script])
+        process = self.start(options, ["bash", "-c", before + "echo $$ > new-$RANK; mv new-$RANK pid-$RANK; " + script])
         if not eventually(lambda: len(self.pids()) == ranks):
             process.kill()
             raise Failed(f"the ranks do not start: {process.communicate()}")
@@ -266,8 +266,8 @@ def failures(cluster):
 
 def signals(cluster):
     for number in (signal.SIGTERM, signal.SIGINT):
-        script = "trap 'echo stopped; exit 0' TERM INT; while true; do sleep 0.05; done"
-        process = cluster.start_waiting(["--hostfile", cluster.hostfile(1, 2)], 3, script)
+        process = cluster.start_waiting(["--hostfile", cluster.hostfile(1, 2)], 3, "while true; do sleep 0.05; done",
+                                        before="trap 'echo stopped; exit 0' TERM INT; ")
         process.send_signal(number)
         out, err = process.communicate(timeout=30)
         check(process.returncode == 0, f"{number}: status {process.returncode}: {err}")

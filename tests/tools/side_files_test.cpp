@@ -409,7 +409,7 @@ TEST_F(SideFilesOfTrainers, OverwriteNothing) {
 }
 
 TEST_F(SideFilesOfTrainers, StayWhereNoTrainerWroteThem) {
-  fs::remove(run_ / "trainer_state.json");
+  for (const char* name : {"trainer_state.json", "training_args.bin"}) fs::remove(run_ / name);
   EXPECT_EQ(report_of({"reshard", run_, out_, "-w", "3"})["side_files"], Json::array());
   EXPECT_FALSE(fs::exists(out_ / "scheduler.pt"));
 }

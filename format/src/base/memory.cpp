@@ -11,12 +11,12 @@
 namespace unishard {
 namespace {
 
-std::atomic<std::uint64_t> limit{~std::uint64_t{0}};
+std::atomic<std::uint64_t> description_bytes{~std::uint64_t{0}};
 
 }  // namespace
 
-std::uint64_t description_limit() { return limit; }
-void set_description_limit(std::uint64_t bytes) { limit = bytes; }
+std::uint64_t description_limit() { return description_bytes; }
+void set_description_limit(std::uint64_t bytes) { description_bytes = bytes; }
 
 MappedBytes mapped_bytes() {
   std::uint64_t all = 0, resident = 0, shared = 0, text = 0, unused = 0, data = 0;  // in pages
