@@ -501,7 +501,7 @@ void add_doubts_about_steps(Storage& storage, const Path& path, std::string_view
     source.add_remarks(doubts_about_steps(source.catalog(), *steps,
                                           checkpoint_number(folder.filename().string())));
   // The Trainer's own reader has told of it.
-  if (format != "trainer" && is_here) source.add_losses(std::move(losses));
+  if (format != "trainer" && is_here) source.add_losses(losses);
 }
 
 void add_doubts_about_states(std::string_view format, Source& source) {

@@ -61,7 +61,8 @@ std::vector<std::string> best_parts(const FoundParts& parts) {
 }
 
 /// Returns the only one with a name like the optimizer's key, or all.
-std::vector<std::string> named_like(std::string_view optimizer, std::vector<std::string> parts) {
+std::vector<std::string> named_like(std::string_view optimizer,
+                                    const std::vector<std::string>& parts) {
   std::vector<std::string> like;
   for (const std::string& part : parts) {
     if (name_one_model(optimizer, part)) like.push_back(part);
