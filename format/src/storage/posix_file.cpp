@@ -125,8 +125,7 @@ class PosixFile final : public File {
   }
 
   void write_now(std::uint64_t offset, std::span<const std::byte> bytes) override {
-    if (io_.mode == IoMode::Buffered || !has_direct())
-      return write_through(descriptor_, offset, bytes);
+    if (!bypasses_cache()) return write_through(descriptor_, offset, bytes);
     bypasses_cache_ = true;
     if (reinterpret_cast<std::uintptr_t>(bytes.data()) % kAlignment == 0)
       return write_through(direct_, offset, bytes);
@@ -179,8 +178,7 @@ class PosixFile final : public File {
 
  private:
   void collect_writes(std::uint64_t file_bytes, bool is_zero) {
-    if (pending_ || file_bytes < kBlockBytes || io_.mode == IoMode::Buffered || !has_direct())
-      return;
+    if (pending_ || file_bytes < kBlockBytes || !bypasses_cache()) return;
     collected_bytes_ = file_bytes;
     pending_ = std::make_unique<WriteBehind>(
         WriteBehind::Limits{file_bytes, io_.write_buffer_bytes, is_zero},
@@ -229,7 +227,7 @@ class PosixFile final : public File {
 
   bool reads_direct(std::uint64_t offset, std::uint64_t bytes) const {
     if (bypasses_cache_) return true;
-    if (bytes < kDirectBytes || io_.mode == IoMode::Buffered || !has_direct()) return false;
+    if (bytes < kDirectBytes || !bypasses_cache()) return false;
     if (io_.mode == IoMode::Direct) return true;
     return !is_cached(offset, bytes);
   }

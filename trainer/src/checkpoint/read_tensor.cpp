@@ -50,33 +50,37 @@ at::Tensor read_to_host(const converters::Source& reader, const ForeignView::Pla
   return host;
 }
 
-/// Reads what has the same type in the file, in a checkpoint and on the device: from the file into
-/// pinned memory, and from there to the device.
-void read_to_device(const converters::Source& reader, std::size_t saved, const LocalTensor& into,
-                    PinnedBuffers& buffers) {
-  const std::size_t element = c10::elementSize(into.on_device.scalar_type());
-  PinnedBuffers::Loan buffer = buffers.lend();
-  for (std::uint64_t begin = into.held.begin; begin < into.held.end;) {
-    const std::uint64_t end =
-        std::min<std::uint64_t>(into.held.end, begin + PinnedBuffers::kBytes / element);
-    reader.read(saved, {begin, end}, buffer.memory((end - begin) * element));
-    buffer.send(into.part({begin, end}).on_device);
-    begin = end;
-  }
-}
-
-/// Gives a flat tensor of the host to a device through pinned memory.
-void send(const at::Tensor& host, const at::Tensor& to, PinnedBuffers& buffers) {
+/// Gives a flat tensor on a device its values through pinned memory, piece by piece: calls `fill`
+/// with the first element, the piece, and the memory that gets its values.
+template <class Fill>
+void send_pieces(const at::Tensor& to, PinnedBuffers& buffers, const Fill& fill) {
   const auto most =
       static_cast<std::int64_t>(PinnedBuffers::kBytes / c10::elementSize(to.scalar_type()));
   PinnedBuffers::Loan buffer = buffers.lend();
-  for (std::int64_t begin = 0; begin < host.numel(); begin += most) {
-    const std::int64_t count = std::min(most, host.numel() - begin);
-    const at::Tensor part = to.narrow(0, begin, count);
-    copy_to(buffer.memory(part.nbytes()),
-            host.narrow(0, begin, count).to(to.scalar_type()).contiguous());
-    buffer.send(part);
+  for (std::int64_t begin = 0; begin < to.numel(); begin += most) {
+    const at::Tensor piece = to.narrow(0, begin, std::min(most, to.numel() - begin));
+    fill(begin, piece, buffer.memory(piece.nbytes()));
+    buffer.send(piece);
   }
+}
+
+/// Reads what has the same type in the file, in a checkpoint and on the device: from the file into
+/// the pinned memory.
+void read_to_device(const converters::Source& reader, std::size_t saved, const LocalTensor& into,
+                    PinnedBuffers& buffers) {
+  const auto read = [&](std::int64_t at, const at::Tensor& piece, std::span<std::byte> memory) {
+    const std::uint64_t begin = into.held.begin + static_cast<std::uint64_t>(at);
+    reader.read(saved, {begin, begin + static_cast<std::uint64_t>(piece.numel())}, memory);
+  };
+  send_pieces(into.on_device, buffers, read);
+}
+
+/// Gives a flat tensor of the host to a device.
+void send(const at::Tensor& host, const at::Tensor& to, PinnedBuffers& buffers) {
+  const auto convert = [&](std::int64_t at, const at::Tensor& piece, std::span<std::byte> memory) {
+    copy_to(memory, host.narrow(0, at, piece.numel()).to(to.scalar_type()).contiguous());
+  };
+  send_pieces(to, buffers, convert);
 }
 
 }  // namespace

@@ -27,7 +27,7 @@ void PinnedBuffers::give_back(Buffer& buffer) {
 }
 
 std::span<const std::byte> PinnedBuffers::Loan::copy(const at::Tensor& from) {
-  const std::span<std::byte> to = buffer_.memory.first(from.nbytes());
+  const std::span<std::byte> to = memory(from.nbytes());
   buffer_.copies.start(to, from);
   buffer_.copies.wait();
   return to;

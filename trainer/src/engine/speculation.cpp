@@ -57,7 +57,8 @@ class Speculation::Drafts {
       const at::NoGradGuard no_grad;
       if (is_dropped_) return;
       pipeline_.add(unit, draft);
-      while (pipeline_.has_unread() && !is_dropped_) advance();
+      const TilePipeline::UpdateTile update = traced();
+      while (pipeline_.has_unread() && !is_dropped_) pipeline_.advance(update);
     });
   }
 
@@ -82,7 +83,6 @@ class Speculation::Drafts {
   }
 
  private:
-  void advance() { pipeline_.advance(traced()); }
   /// Returns the update of a tile, which the trace gets.
   TilePipeline::UpdateTile traced() {
     return [this](Tile& tile) {

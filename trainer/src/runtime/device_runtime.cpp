@@ -48,7 +48,6 @@ class DeviceRuntime final : public Runtime {
         update_(std::move(options.update)),
         gather_gradients_(std::move(options.gather_gradients)),
         sum_squares_(std::move(options.sum_squares)),
-        host_trace_(options.trace),
         streams_(streams_of(device)) {
     if (options.trace) trace_.emplace(*options.trace, of(Stream::Compute));
   }
@@ -73,7 +72,7 @@ class DeviceRuntime final : public Runtime {
     return std::make_unique<DeviceMark>(*trace_, name_of(stream), std::move(name), of(stream));
   }
 
-  Trace* trace() const override { return host_trace_; }
+  Trace* trace() const override { return trace_ ? &trace_->trace() : nullptr; }
 
   void complete_trace() override {
     if (trace_) trace_->complete();
@@ -102,7 +101,6 @@ class DeviceRuntime final : public Runtime {
   decltype(DeviceRuntimeOptions::update) update_;
   decltype(DeviceRuntimeOptions::gather_gradients) gather_gradients_;
   decltype(DeviceRuntimeOptions::sum_squares) sum_squares_;
-  Trace* host_trace_;
   std::array<c10::Stream, kStreams> streams_;
   std::optional<DeviceTrace> trace_;
 };

@@ -22,6 +22,8 @@ class DeviceTrace {
   DeviceTrace(const DeviceTrace&) = delete;
   DeviceTrace& operator=(const DeviceTrace&) = delete;
 
+  /// Returns the trace that gets the pieces.
+  Trace& trace() const { return trace_; }
   /// Begins a piece of work of `stream` and returns its number.
   std::size_t begin(std::string_view stream, std::string name, c10::Stream where);
   void end(std::size_t number, c10::Stream where);

@@ -153,16 +153,14 @@ std::optional<std::string> schedule_file(Storage& storage, const Path& path) {
   return std::nullopt;
 }
 
-/// Says that a schedule is missing. A Trainer saves one with every optimizer; a script with
-/// accelerate may have none.
+/// Says that the schedule of a Trainer is missing.
 void doubt_schedule(Storage& storage, const Path& path, const Path& optimizer,
                     StateDictBuilder& builder) {
   if (storage.kind(path / "trainer_state.json") != EntryKind::File || schedule_file(storage, path))
     return;
   builder.out.complete = [name = optimizer.filename().string()](const StateDict&,
                                                                 Arrangement& arranged) {
-    arranged.remark_on_states(
-        fmt::format("scheduler.pt is not there, which a Trainer saves beside {}", name));
+    arranged.remark_on_states(missing_schedule("scheduler.pt", name));
   };
 }
 

@@ -70,6 +70,10 @@ bool is_in_place(Storage& storage, StateDictBuilder& builder, const Path& path,
   return false;
 }
 
+std::string missing_schedule(std::string_view schedule, std::string_view optimizer) {
+  return fmt::format("{} is not there, which a Trainer saves beside {}", schedule, optimizer);
+}
+
 void read_schedule_file(Storage& storage, StateDictBuilder& builder, const Path& path) {
   const std::optional<torch::TorchFile> file = open_state(storage, builder, path, Role::Setting);
   if (!file || !is_in_place(storage, builder, path, *file, Role::Setting)) return;

@@ -9,6 +9,7 @@
 
 #include <optional>
 #include <string>
+#include <string_view>
 
 namespace unishard::converters::dcp {
 
@@ -27,6 +28,10 @@ std::optional<torch::TorchFile> open_state(Storage& storage, StateDictBuilder& b
 /// Returns whether a file holds what its name says; else it is lost. A model needs none of these.
 bool is_in_place(Storage& storage, StateDictBuilder& builder, const Path& path,
                  const torch::TorchFile& file, Role role);
+
+/// Returns a remark on the file of a schedule that is not beside an optimizer. A Trainer saves one
+/// with every optimizer; a script with accelerate may have none.
+std::string missing_schedule(std::string_view schedule, std::string_view optimizer);
 
 /// Reads the file of a schedule, or says that it is lost.
 void read_schedule_file(Storage& storage, StateDictBuilder& builder, const Path& path);

@@ -528,13 +528,10 @@ class Reader {
     dcp::read_schedule_file(storage_, builder_, path);
   }
 
-  /// A Trainer saves a schedule with every optimizer; a script with accelerate may have none.
   void note_missing_schedule() {
     const bool is_saved = names_.format == file_names(Program::Trainer).format &&
                           storage_.kind(folder_ / names_.optimizer) == EntryKind::File;
-    if (is_saved)
-      missing_ = fmt::format("{} is not there, which a Trainer saves beside {}", names_.scheduler,
-                             names_.optimizer);
+    if (is_saved) missing_ = dcp::missing_schedule(names_.scheduler, names_.optimizer);
   }
 
   Storage& storage_;
