@@ -76,6 +76,7 @@ class BrokenRuntime final : public Runtime {
   void wait(Stream stream, const EventPtr& event) override {
     if (stream != deaf_) runtime_->wait(stream, event);
   }
+  void finish(Stream stream) override { runtime_->finish(stream); }
   std::unique_ptr<TraceMark> mark(Stream stream, std::string name) override {
     return runtime_->mark(stream, std::move(name));
   }
@@ -88,6 +89,7 @@ class BrokenRuntime final : public Runtime {
                         Gather how) override {
     runtime_->gather_gradients(parts, to, how);
   }
+  void send(const at::Tensor& values, const at::Tensor& to) override { runtime_->send(values, to); }
   void sum_squares(const at::Tensor& gradients, std::span<const std::uint8_t> levels,
                    const at::Tensor& sums) override {
     runtime_->sum_squares(gradients, levels, sums);

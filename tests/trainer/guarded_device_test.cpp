@@ -11,7 +11,7 @@
 
 #include "adapted_model.hpp"
 #include "expect.hpp"
-#include "guarded_runtime.hpp"
+#include "guarded_run.hpp"
 #include "make_checkpoint.hpp"
 #include "small_model.hpp"
 #include "temp_dir.hpp"
@@ -37,40 +37,6 @@ using testing::AllOf;
 using testing::HasSubstr;
 using testing::IsEmpty;
 using trainer::Stream;
-
-enum class Where { Host, Device };
-
-std::unique_ptr<Runtime> make_runtime(Where where, const Communicator& communicator) {
-  guarded::install();  // precedes the first backward pass, which may be the host's
-  if (where == Where::Host) return make_host_runtime();
-  return make_guarded_runtime({.device = static_cast<int>(communicator.rank())});
-}
-
-/// Runs `world` ranks: calls `body` with engine, model and rank 0's Ran (other ranks: one of their
-/// own).
-template <class Body>
-Ran run(Where where, std::uint32_t world, const Config& config, const Body& body) {
-  Ran first;
-  run_threads(world, [&](Communicator& communicator) {
-    const auto runtime = make_runtime(where, communicator);
-    SmallModel model = build(placement_for(config, communicator, runtime->device()));
-    Engine engine(model.ptr(), communicator, config, {.runtime = runtime.get()});
-    Ran own;
-    Ran& ran = communicator.rank() == 0 ? first : own;
-    body(engine, model, ran);
-    for (const auto& [name, value] : parameters_of(engine, model))
-      ran.parameters[name] = value.cpu();
-  });
-  EXPECT_THAT(guarded::take_violations(), IsEmpty());
-  return first;
-}
-
-void train(Engine& engine, SmallModel& model, int steps, Ran& ran) {
-  for (int i = 0; i < steps; ++i) {
-    const StepStats stats = step(engine, model);
-    ran.numbers.insert(ran.numbers.end(), {stats.loss, stats.gradient_norm});
-  }
-}
 
 class OnTheDevice : public testing::TestWithParam<std::uint32_t> {
  protected:

@@ -92,20 +92,25 @@ class Planner {
   void gradients() {
     const bool is_whole = config_.stage == 0 || !folds_every_micro_batch();
     add("gradient sums", Residence::Device, is_whole ? kFloatBytes * model_.parameters : 0);
-    if (config_.offload_optimizer.residence == Residence::File) {
-      optimizer("gradient sums", kFloatBytes * shard_);
-    } else {
-      add("gradient sums", Residence::Device, kFloatBytes * shard_);
-    }
-    add("gradients to be reduced, at most", Residence::Device,
-        weight_bytes_ * (waiting_gradients() + model_.largest_unit));
+    optimizer("gradient sums", kFloatBytes * shard_);
+    const std::int64_t at_most = waiting_gradients() + model_.largest_unit;
+    // Sums that are in the host's memory are on the device while gradients are added to them.
+    const std::int64_t sums = has_sums_on_host() ? kFloatBytes * at_most / model_.world_size : 0;
+    add("gradients to be reduced, at most", Residence::Device, weight_bytes_ * at_most + sums);
   }
 
-  /// Returns how many elements wait at most until the ranks have added them up. What is added to
-  /// whole sums waits in these.
+  bool has_sums_on_host() const {
+    return place(config_.offload_optimizer.residence) == Residence::Host;
+  }
+
+  /// Returns how many elements wait at most until the ranks have added them up, without those of
+  /// the sums. What is added to whole sums waits in these.
   std::int64_t waiting_gradients() const {
     if (!folds_every_micro_batch() || !config_.zero.overlap_comm) return model_.largest_unit;
-    const std::int64_t limit = std::max(config_.zero.reduce_bucket_size, model_.largest_unit);
+    const std::int64_t bucket = config_.zero.reduce_bucket_size;
+    const std::int64_t ranks = model_.world_size;
+    const std::int64_t own = has_sums_on_host() ? bucket / (ranks + 1) * ranks : bucket;
+    const std::int64_t limit = std::max(own, model_.largest_unit);
     const bool is_within = model_.parameters <= limit / accumulation();
     return is_within ? model_.parameters * accumulation() : limit;
   }
@@ -153,7 +158,9 @@ class Planner {
       add("buffers of the update", Residence::Host, kFloatBytes * (tiles * tile * arrays + sums));
       if (has_updates_ahead()) updates_ahead();
     } else if (offloads_optimizer()) {
-      add("buffers of the update", Residence::Host, kFloatBytes * unit);
+      constexpr std::int64_t kTurns = 2;
+      add("buffers of the update", Residence::Host,
+          kTurns * weight_bytes_ * std::min(kElementsOfHostUpdate, unit));
     }
   }
 

@@ -52,8 +52,7 @@ TilePipeline::~TilePipeline() = default;
 void TilePipeline::add(const UnitRecord& unit, UnitArrays arrays) {
   arrays_.push_back(std::move(arrays));
   const std::int64_t all = arrays_.back().master.elements();
-  const std::int64_t most =
-      unit.flat->store().is_in_files() ? tile_elements_ : std::max<std::int64_t>(all, 1);
+  const std::int64_t most = elements_of_tile(*unit.flat, all);
   for (std::int64_t begin = 0; begin < all; begin += most) {
     Tile tile;
     tile.unit = &unit;
@@ -63,6 +62,14 @@ void TilePipeline::add(const UnitRecord& unit, UnitArrays arrays) {
     tile.is_last = begin + tile.count == all;
     waiting_.push_back(std::move(tile));
   }
+}
+
+/// Returns how many of the `all` elements of a unit are updated at a time.
+std::int64_t TilePipeline::elements_of_tile(const FlatUnit& unit, std::int64_t all) const {
+  if (unit.store().is_in_files()) return tile_elements_;
+  // What the host updates goes back to a device while the next tile is updated.
+  if (unit.store().is_offloaded()) return kElementsOfHostUpdate;
+  return std::max<std::int64_t>(all, 1);
 }
 
 void TilePipeline::advance(const UpdateTile& update) {

@@ -66,6 +66,7 @@ class TilePipeline {
     std::uint64_t writes = 0;  ///< tasks of `writes_` after which it is free
   };
 
+  std::int64_t elements_of_tile(const FlatUnit& unit, std::int64_t all) const;
   void read_ahead();
   std::unique_ptr<Buffer> take_buffer();
   void load(Coming& coming);

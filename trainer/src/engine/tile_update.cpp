@@ -100,8 +100,19 @@ void TileUpdate::operator()(const Tile& tile) const {
     add_segment(state.model.parameters[index], tile, segments);
   const at::Tensor rounded = rounded_with_update(tile);
   update(segments, tile, rounded);
-  if (!rounded.defined() && !tile.arrays->rounded.is_in_file())
+  if (!rounded.defined() && !tile.arrays->rounded.is_in_file()) round(tile);
+}
+
+/// Gives what is rounded from the new weights, which is in memory, their rounding.
+void TileUpdate::round(const Tile& tile) const {
+  const StateArray& rounded = tile.arrays->rounded;
+  const bool goes_to_device =
+      rounded.defined() && tile.weights.is_cpu() && !rounded.tensor().is_cpu();
+  if (goes_to_device && rounded.type() == tile.arrays->stored) {
+    runtime.send(tile.weights, rounded.tensor().narrow(0, tile.begin, tile.count));
+  } else {
     tile.arrays->round(tile.begin, tile.weights);
+  }
 }
 
 }  // namespace unishard::trainer::detail

@@ -39,6 +39,7 @@ struct TileUpdate {
                    std::vector<UpdateSegment>& segments) const;
   void update(std::span<const UpdateSegment> segments, const Tile& tile,
               const at::Tensor& rounded) const;
+  void round(const Tile& tile) const;
 };
 
 /// Returns the update of a step by the rules of the state's optimizers.

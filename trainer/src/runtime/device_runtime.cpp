@@ -1,9 +1,11 @@
 #include "runtime/device_runtime.hpp"
 
 #include "device/device_copies.hpp"
+#include "device/pinned_turns.hpp"
 #include "runtime/device_trace.hpp"
 
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/from_blob.h>
 #include <c10/core/Event.h>
 #include <c10/core/StreamGuard.h>
 #include <c10/core/impl/VirtualGuardImpl.h>
@@ -48,7 +50,8 @@ class DeviceRuntime final : public Runtime {
         update_(std::move(options.update)),
         gather_gradients_(std::move(options.gather_gradients)),
         sum_squares_(std::move(options.sum_squares)),
-        streams_(streams_of(device)) {
+        streams_(streams_of(device)),
+        turns_(device) {
     if (options.trace) trace_.emplace(*options.trace, of(Stream::Compute));
   }
 
@@ -66,6 +69,8 @@ class DeviceRuntime final : public Runtime {
   void wait(Stream stream, const EventPtr& event) override {
     if (event) dynamic_cast<const DeviceEvent&>(*event).event.block(of(stream));
   }
+
+  void finish(Stream stream) override { of(stream).synchronize(); }
 
   std::unique_ptr<TraceMark> mark(Stream stream, std::string name) override {
     if (!trace_) return nullptr;
@@ -89,6 +94,14 @@ class DeviceRuntime final : public Runtime {
     gather_gradients_(parts, to, how, current_stream(device_));
   }
 
+  void send(const at::Tensor& values, const at::Tensor& to) override {
+    const at::NoGradGuard no_grad;
+    const c10::StreamGuard current(of(Stream::Compute));
+    const std::span<std::byte> bytes = turns_.next(to.nbytes());
+    at::from_blob(bytes.data(), to.sizes(), to.scalar_type()).copy_(values);
+    turns_.send(to);
+  }
+
   void sum_squares(const at::Tensor& gradients, std::span<const std::uint8_t> levels,
                    const at::Tensor& sums) override {
     sum_squares_(gradients, levels, sums, current_stream(device_));
@@ -102,6 +115,7 @@ class DeviceRuntime final : public Runtime {
   decltype(DeviceRuntimeOptions::gather_gradients) gather_gradients_;
   decltype(DeviceRuntimeOptions::sum_squares) sum_squares_;
   std::array<c10::Stream, kStreams> streams_;
+  PinnedTurns turns_;
   std::optional<DeviceTrace> trace_;
 };
 

@@ -72,6 +72,8 @@ class HostRuntime final : public Runtime {
     }
   }
 
+  void finish(Stream stream) override { wait(Stream::Compute, record(stream)); }
+
   std::unique_ptr<TraceMark> mark(Stream stream, std::string name) override {
     if (!options_.trace) return nullptr;
     return std::make_unique<HostMark>(options_.trace, stream, std::move(name));
@@ -87,6 +89,11 @@ class HostRuntime final : public Runtime {
   void gather_gradients(std::span<const GradientPart> parts, const at::Tensor& to,
                         Gather how) override {
     detail::gather_gradients_on_host(parts, to, how);
+  }
+
+  void send(const at::Tensor& values, const at::Tensor& to) override {
+    const at::NoGradGuard no_grad;
+    to.copy_(values);
   }
 
   void sum_squares(const at::Tensor& gradients, std::span<const std::uint8_t> levels,

@@ -50,7 +50,7 @@ void FlatUnit::attach(const std::string& name, UnitLink link, const UnitOptions&
     reducer_ = std::make_unique<GradientReducer>(
         name_, layout_, parameters(), link,
         GradientReducer::Options{.reduction = options.reduction,
-                                 .places = &store_->places(),
+                                 .places = store_->places(),
                                  .on_sums =
                                      [this](Sums what) {
                                        if (link_->on_sums) link_->on_sums(*this, what);
@@ -120,8 +120,8 @@ void FlatUnit::gather_trained() {
 
 /// Returns what this rank gives to the others, in the stored type and on the model's device.
 at::Tensor FlatUnit::shard_to_gather() const {
-  const at::Tensor mine = placement().stage == 3 ? shard().values() : resident_shard().tensor();
-  return mine.to(placement().device, layout_.stored_type());
+  const StateArray mine = placement().stage == 3 ? shard() : resident_shard();
+  return mine.on(placement().device).to(layout_.stored_type());
 }
 
 /// Returns the array that the parameters are gathered from at stage 3.

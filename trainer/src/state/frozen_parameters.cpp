@@ -88,7 +88,7 @@ void FrozenParameters::free() {
 void FrozenParameters::gather(TensorCollectives& collectives) const {
   for (const OfOneType& each : types_) {
     const at::Tensor& flat = each.gathered.flat();
-    collectives.all_gather(flat, each.shard.values().to(flat.device()));
+    collectives.all_gather(flat, each.shard.on(flat.device()));
   }
 }
 

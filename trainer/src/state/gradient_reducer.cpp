@@ -1,6 +1,8 @@
 #include "state/gradient_reducer.hpp"
 
 #include "comm/operation_scope.hpp"
+#include "device/device_copies.hpp"
+#include "device/tensor_bytes.hpp"
 #include "state/square_sums.hpp"
 
 #include <ATen/core/grad_mode.h>
@@ -10,6 +12,7 @@
 #include <torch/csrc/autograd/utils/lambda_post_hook.h>
 
 #include <algorithm>
+#include <exception>
 #include <utility>
 
 namespace unishard::trainer::detail {
@@ -27,22 +30,27 @@ GradientReducer::GradientReducer(std::string name, const UnitLayout& layout,
       parameters_(parameters),
       link_(link),
       reduction_(options.reduction),
+      shard_(options.places.make_for_optimizer(layout.shard, at::kFloat)),
+      is_pinned_(!shard_.is_in_file() && shard_.tensor().device() != layout.placement.device),
       is_alone_(layout.placement.world_size == 1 && !layout.placement.device.is_cpu() &&
-                !(options.places && options.places->has_optimizer_in_file())),
+                !shard_.is_in_file() && !(is_pinned_ && reduction_ == Reduction::FoldOnce)),
       on_gradient_(std::move(on_gradient)),
       on_sums_(options.on_sums),
       self_(std::make_shared<GradientReducer*>(this)) {
-  const auto in_memory = at::device(layout.placement.device).dtype(at::kFloat);
-  const bool in_file = options.places && options.places->has_optimizer_in_file();
-  shard_ = in_file ? options.places->make_for_optimizer(layout.shard, at::kFloat)
-                   : StateArray(at::zeros({layout.shard}, in_memory));
   if (!is_alone_ && (layout.placement.stage == 0 || reduction_ == Reduction::FoldOnce))
-    full_ = at::zeros({layout.padded}, in_memory);
+    full_ = at::zeros({layout.padded}, at::device(layout.placement.device).dtype(at::kFloat));
   if (layout.placement.stage == 0) result_ = is_alone_ ? shard_ : StateArray(full_);
   for (const at::Tensor& each : parameters_) add_hook(each);
 }
 
-GradientReducer::~GradientReducer() { abandon(); }
+GradientReducer::~GradientReducer() {
+  abandon();
+  if (!copied_) return;
+  try {
+    link_.runtime.finish(Stream::Copy);  // it writes to memory that is now freed
+  } catch (const std::exception&) {      // the device failed: nothing is copied any more
+  }
+}
 
 void GradientReducer::add_hook(const at::Tensor& parameter) {
   using torch::autograd::variable_list;
@@ -59,7 +67,7 @@ void GradientReducer::begin_step() {
   abandon();
   has_sums_ = false;
   if (is_alone_) return;  // the first gradients replace the sums
-  if (!shard_.is_in_file()) shard_.tensor().zero_();
+  if (!shard_.is_in_file() && !is_pinned_) shard_.tensor().zero_();
   if (reduction_ == Reduction::FoldOnce) full_.zero_();
 }
 
@@ -100,9 +108,13 @@ void GradientReducer::reduce() {
 /// sums have the bits of the collective's, whose accumulator begins with zeros.
 void GradientReducer::sum_alone() {
   const auto mark = link_.runtime.mark(Stream::Compute, "reduce " + name_);
-  link_.runtime.gather_gradients(take_parts(), shard_.tensor(),
-                                 has_sums_ ? Gather::Add : Gather::Begin);
+  const at::Tensor sums = is_pinned_ ? sums_on_device() : shard_.tensor();
+  if (is_pinned_ && has_sums_) bring(Stream::Compute, sums);
+  link_.runtime.gather_gradients(take_parts(), sums, has_sums_ ? Gather::Add : Gather::Begin);
   has_sums_ = reduced_ = true;
+  if (!is_pinned_) return;
+  if (is_last_) squares_ = squares_of(sums);
+  take_back(Stream::Compute, sums);
 }
 
 /// Takes the gradients that count from the parameters, rounded to the stored type.
@@ -127,10 +139,12 @@ at::Tensor GradientReducer::take() {
 
 /// Adds the gradients over the ranks. At stage 0, the last micro-batch's call shares the sums.
 void GradientReducer::fold(const at::Tensor& flat) {
-  link_.communicate("reduce " + name_, [this, flat, is_last = is_last_] {
+  const at::Tensor sums = is_pinned_ ? sums_on_device() : at::Tensor();
+  link_.communicate("reduce " + name_, [this, flat, sums, is_last = is_last_] {
     const OperationScope scope("reducing the gradients of", name_);
-    add_to_sums(flat, is_last);
+    add_to_sums(flat, sums, is_last);
   });
+  if (is_pinned_) take_back(Stream::Communication, sums);
   if (layout_.placement.stage == 0 && is_last_) {
     link_.runtime.run(Stream::Communication, "share " + name_, [this] {
       const OperationScope scope("sharing the gradients of", name_);
@@ -140,19 +154,57 @@ void GradientReducer::fold(const at::Tensor& flat) {
   link_.gradients.keep(flat);
 }
 
+/// Work of the communication stream. `on_device` is used where the sums are pinned.
+void GradientReducer::add_to_sums(const at::Tensor& flat, const at::Tensor& on_device,
+                                  bool is_last) {
+  if (shard_.is_in_file()) return add_to_file(flat, is_last);
+  if (!is_pinned_) return link_.collectives.reduce_scatter_fold(shard_.tensor(), flat);
+  if (has_sums_) {
+    bring(Stream::Communication, on_device);
+  } else {
+    on_device.zero_();
+  }
+  link_.collectives.reduce_scatter_fold(on_device, flat);
+  if (is_last) squares_ = squares_of(on_device);
+  has_sums_ = true;
+}
+
 /// Work of the communication stream. Sums in a file are in memory for one unit at a time, so their
 /// squares are taken on the way.
-void GradientReducer::add_to_sums(const at::Tensor& flat, bool is_last) {
-  if (!shard_.is_in_file()) return link_.collectives.reduce_scatter_fold(shard_.tensor(), flat);
+void GradientReducer::add_to_file(const at::Tensor& flat, bool is_last) {
   on_sums_(Sums::Change);
   const auto on_host = at::device(at::kCPU).dtype(at::kFloat);
   at::Tensor sums = has_sums_ ? shard_.values() : at::zeros({layout_.shard}, on_host);
   sums = sums.to(layout_.placement.device);
   link_.collectives.reduce_scatter_fold(sums, flat);
-  if (is_last) squares_ = square_sums(link_.runtime, layout_, sums);
+  if (is_last) squares_ = squares_of(sums);
   shard_.write(0, sums);
   has_sums_ = true;
   if (is_last) on_sums_(Sums::Complete);
+}
+
+/// Returns memory for pinned sums while gradients are added to them.
+at::Tensor GradientReducer::sums_on_device() const {
+  return at::empty({layout_.shard}, at::device(layout_.placement.device).dtype(at::kFloat));
+}
+
+/// Gives `stream`, which is the current one, a copy of the pinned sums to `on_device`.
+void GradientReducer::bring(Stream stream, const at::Tensor& on_device) const {
+  link_.runtime.wait(stream, copied_);
+  send_behind(on_device, bytes_of(shard_.tensor()));
+}
+
+/// Copies what `stream` leaves in `on_device` to the pinned sums, while the backward pass goes on.
+void GradientReducer::take_back(Stream stream, const at::Tensor& on_device) {
+  link_.runtime.wait(Stream::Copy, link_.runtime.record(stream));
+  link_.runtime.run(Stream::Copy, "gradients of " + name_,
+                    [&] { copy_behind(bytes_of(shard_.tensor()), on_device); });
+  copied_ = link_.runtime.record(Stream::Copy);
+  link_.gradients.keep(on_device, Stream::Copy);
+}
+
+at::Tensor GradientReducer::squares_of(const at::Tensor& sums) const {
+  return square_sums(link_.runtime, layout_, sums.to(layout_.placement.device));
 }
 
 const StateArray& GradientReducer::gradients() const {
@@ -160,13 +212,13 @@ const StateArray& GradientReducer::gradients() const {
 }
 
 void GradientReducer::replace(const at::Tensor& sums) {
-  if (!shard_.is_in_file()) return;  // values() is a view
-  shard_.write(0, sums);
-  squares_ = square_sums(link_.runtime, layout_, sums.to(layout_.placement.device));
+  if (shard_.is_in_file()) shard_.write(0, sums);  // else values() is a view
+  if (shard_.is_in_file() || is_pinned_) squares_ = squares_of(sums);
 }
 
 at::Tensor GradientReducer::squares() const {
-  return shard_.is_in_file() ? squares_ : square_sums(link_.runtime, layout_, gradients().tensor());
+  if (shard_.is_in_file() || is_pinned_) return squares_;
+  return squares_of(gradients().tensor());
 }
 
 std::int64_t GradientReducer::bytes() const {

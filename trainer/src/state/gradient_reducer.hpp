@@ -29,7 +29,7 @@ class GradientReducer {
  public:
   struct Options {
     Reduction reduction = Reduction::FoldEach;
-    const StatePlaces* places = nullptr;  ///< of the sums, if the optimizer's states are in a file
+    const StatePlaces& places;               ///< the sums are where the optimizer's states are
     std::function<void(Sums)> on_sums = {};  ///< called on the communication stream
   };
   /// Installs hooks, which call `on_gradient` whenever a parameter's gradient has been added to.
@@ -75,23 +75,30 @@ class GradientReducer {
   std::vector<GradientPart> take_parts();
   at::Tensor take();
   void fold(const at::Tensor& flat);
-  void add_to_sums(const at::Tensor& flat, bool is_last);
+  void add_to_sums(const at::Tensor& flat, const at::Tensor& on_device, bool is_last);
+  void add_to_file(const at::Tensor& flat, bool is_last);
+  at::Tensor sums_on_device() const;
+  void bring(Stream stream, const at::Tensor& on_device) const;
+  void take_back(Stream stream, const at::Tensor& on_device);
+  at::Tensor squares_of(const at::Tensor& sums) const;
 
   std::string name_;
   const UnitLayout& layout_;
   std::vector<at::Tensor> parameters_;
   UnitLink link_;
   Reduction reduction_;
-  bool is_alone_;  ///< the only rank, on a device: gradients are added where they come
+  StateArray shard_;  ///< float32, the running sum over ranks
+  bool is_pinned_;    ///< shard_ is in memory of the host, and the model on a device
+  bool is_alone_;     ///< the only rank, on a device: gradients are added where they come
   std::function<void()> on_gradient_;
   std::function<void(Sums)> on_sums_;
-  StateArray shard_;   ///< float32, the running sum over ranks
   at::Tensor full_;    ///< float32: local sums (FoldOnce), and the result at stage 0
   StateArray result_;  ///< of stage 0: full_
   /// Since the step began. Used where the rank is alone and, by the communication stream, where
-  /// shard_ is in a file.
+  /// shard_ is away from the device.
   bool has_sums_ = false;
-  at::Tensor squares_;  ///< of the last sums, where shard_ is in a file
+  at::Tensor squares_;  ///< of the last sums, where shard_ is away from the device
+  EventPtr copied_;     ///< the last copy to shard_, where that is pinned
   /// Keeps the nodes alive: a tensor holds its node only weakly, and the hook dies with it.
   std::vector<AccumulateNode> nodes_;
   std::shared_ptr<GradientReducer*> self_;  ///< for hooks, which an old graph may keep

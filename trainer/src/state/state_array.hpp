@@ -38,6 +38,11 @@ class StateArray {
   /// memory.
   at::Tensor values(std::int64_t begin, std::int64_t count) const;
   at::Tensor values() const { return values(0, elements()); }
+  /// Returns the elements on `device`: themselves, or a copy, for which nobody waits where they are
+  /// pinned: they may change when the current stream of `device` has been waited for.
+  at::Tensor on(at::Device device) const {
+    return values().to(device, type(), /*non_blocking=*/!is_in_file());
+  }
   /// Fills `into`, a contiguous tensor of this type in host memory, with the elements from `begin`
   /// on. Pre: is_in_file().
   void read(std::int64_t begin, const at::Tensor& into) const;

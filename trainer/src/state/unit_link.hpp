@@ -15,19 +15,20 @@
 
 namespace unishard::trainer::detail {
 
-/// Memory that the communication stream reads. Its limit bounds what waits for it. Not thread-safe.
+/// Memory that another stream than Compute reads. Its limit bounds what waits for it. Not
+/// thread-safe.
 class InFlight {
  public:
   /// `limit` counts elements.
   InFlight(Runtime& runtime, std::int64_t limit) : runtime_(runtime), limit_(limit) {}
 
-  /// Keeps `tensor` until the communication stream has done what it was given. Compute waits for
-  /// older tensors while all together have more elements than the limit.
-  void keep(at::Tensor tensor) {
+  /// Keeps `tensor`, which Compute has made, until `reader` has done what it was given. Compute
+  /// waits for older tensors while all together have more elements than the limit.
+  void keep(at::Tensor tensor, Stream reader = Stream::Communication) {
     elements_ += tensor.numel();
     bytes_ += static_cast<std::int64_t>(tensor.nbytes());
     peak_bytes_ = std::max(peak_bytes_, bytes_);
-    kept_.emplace_back(runtime_.record(Stream::Communication), std::move(tensor));
+    kept_.emplace_back(runtime_.record(reader), std::move(tensor));
     while (elements_ > limit_) drop_first();
   }
   std::int64_t peak_bytes() const { return peak_bytes_; }

@@ -6,6 +6,10 @@
 
 namespace unishard::trainer {
 
+namespace detail {
+class PinnedTurns;
+}
+
 /// Gives a device what the host makes for each micro-batch. Two buffers of pinned memory take
 /// turns, so that the host goes on while the device computes on the micro-batch before. Thread
 /// safety: not thread-safe.
@@ -23,10 +27,8 @@ class BatchCopies {
   at::Tensor send(const at::Tensor& host);
 
  private:
-  class Slot;
-
   at::Device device_;
-  std::unique_ptr<Slot> next_, last_;
+  std::unique_ptr<detail::PinnedTurns> turns_;
 };
 
 }  // namespace unishard::trainer

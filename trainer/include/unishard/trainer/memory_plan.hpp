@@ -45,6 +45,10 @@ std::int64_t optimizer_states(const Config& config);
 /// them: as many as are read and written fast, fewer for a small model, and whole blocks.
 std::int64_t elements_of_file_update(const Config& config, std::int64_t held);
 
+/// Elements that the host updates at a time for a device, to which they then go. Two such parts of
+/// the new parameters are in pinned memory.
+inline constexpr std::int64_t kElementsOfHostUpdate = std::int64_t{1} << 21;
+
 /// Returns how many such updates are in memory at a time: one is read, one computed, one written.
 std::int64_t file_updates_in_memory(const Config& config);
 

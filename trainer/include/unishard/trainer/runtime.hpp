@@ -81,6 +81,10 @@ class Runtime {
   /// stream that failed does nothing more.
   virtual void wait(Stream stream, const EventPtr& event) = 0;
 
+  /// Blocks the caller until `stream` has done what it was given. No effect on the host's Compute,
+  /// which is the caller. Throws: as wait() does.
+  virtual void finish(Stream stream) = 0;
+
   /// Marks what `stream` is given until the result is destroyed as one piece of work in the trace;
   /// null without a trace.
   virtual std::unique_ptr<TraceMark> mark(Stream stream, std::string name) = 0;
@@ -102,6 +106,11 @@ class Runtime {
   /// Pre: the parts are in order, do not overlap, lie within `to`, and have one type.
   virtual void gather_gradients(std::span<const GradientPart> parts, const at::Tensor& to,
                                 Gather how) = 0;
+
+  /// Gives `to`, on the runtime's device, the values of a tensor in the host's memory, rounded to
+  /// its type, behind the work of the Compute stream. `values` may be changed at once; where the
+  /// device is not the host, the caller goes on while the values are copied.
+  virtual void send(const at::Tensor& values, const at::Tensor& to) = 0;
 
   /// Writes group_square_sums() of `gradients` to `sums`, float64. Both are on the runtime's
   /// device, on whose current stream it works.

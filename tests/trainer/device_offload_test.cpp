@@ -1,0 +1,194 @@
+// Offload from a device to the memory of its host, on a device that finds missing events: what
+// crosses between the two, when, and through which memory.
+#include "unishard/trainer/gpt.hpp"
+#include "unishard/trainer/memory_plan.hpp"
+#include "unishard/trainer/trace.hpp"
+
+#include "guarded_device/streams.hpp"
+#include "guarded_run.hpp"
+
+#include <ATen/ops/arange.h>
+#include <torch/version.h>
+
+#include <algorithm>
+#include <cstdlib>
+
+namespace unishard::test {
+namespace {
+
+using namespace trainer;
+using testing::HasSubstr;
+using trainer::Stream;
+
+struct OffloadedJob {
+  std::uint32_t stage;
+  bool with_parameters = false;
+};
+
+void PrintTo(const OffloadedJob& job, std::ostream* out) {
+  *out << "stage" << job.stage << (job.with_parameters ? "WithParameters" : "");
+}
+
+/// One micro-batch a step and rank, so that every gradient crosses once.
+Config offloaded(const OffloadedJob& job, DType compute = DType::BFloat16) {
+  Config config = small_config(job.stage, compute);
+  config.batch = {.train = 2, .micro = 2, .accumulation = {}};
+  config.offload_optimizer.residence = Residence::Host;
+  if (job.with_parameters) config.offload_param.residence = Residence::Host;
+  config.zero.param_persistence_threshold = 0;
+  return config;
+}
+
+class OffloadFromTheDevice : public testing::TestWithParam<OffloadedJob> {};
+
+TEST_P(OffloadFromTheDevice, HasTheBitsOfTrainingOnTheHost) {
+  for (const std::uint32_t world : {1u, 2u}) {
+    for (const DType compute : {DType::Float32, DType::BFloat16, DType::Float16}) {
+      Config config = offloaded(GetParam(), compute);
+      config.batch = {.train = 12, .micro = 2, .accumulation = {}};
+      const auto body = [](Engine& engine, SmallModel& model, Ran& ran) {
+        train(engine, model, 3, ran);
+      };
+      expect_same(run(Where::Device, world, config, body),
+                  run(Where::Host, world, small_config(GetParam().stage, compute), body));
+    }
+  }
+}
+
+/// Copies that the host waits for do not overlap with anything, and those from other memory than
+/// pinned have a few percent of the speed. A step has a few small ones: its data and its numbers.
+constexpr std::uint64_t kSmall = 512;
+
+TEST_P(OffloadFromTheDevice, AStepCopiesGradientsAndWeightsOnceThroughPinnedMemory) {
+  run(Where::Device, 1, offloaded(GetParam()), [](Engine& engine, SmallModel& model, Ran& ran) {
+    train(engine, model, 1, ran);
+    const guarded::CopiedBytes before = guarded::copied_bytes();
+    train(engine, model, 1, ran);
+    const guarded::CopiedBytes after = guarded::copied_bytes();
+    const auto sums = static_cast<std::uint64_t>(engine.memory().optimizer) / 2;
+    EXPECT_LE(after.to_host - before.to_host, kSmall);
+    EXPECT_LE(after.to_device - before.to_device, kSmall);
+    EXPECT_EQ(after.to_host_behind - before.to_host_behind, sums);
+    // Two bytes for each four of the gradients' sums: after the update, or for each gather.
+    const std::uint64_t gathers = GetParam().with_parameters ? 2 : 1;
+    EXPECT_LE(after.to_device_behind - before.to_device_behind, gathers * sums / 2);
+    EXPECT_GE(after.to_device_behind - before.to_device_behind, sums / 2);
+  });
+}
+
+TEST_P(OffloadFromTheDevice, MoreMicroBatchesBringTheSumsBackBetweenThem) {
+  Config config = offloaded(GetParam());
+  config.batch = {.train = 6, .micro = 2, .accumulation = {}};
+  run(Where::Device, 1, config, [&](Engine& engine, SmallModel& model, Ran& ran) {
+    train(engine, model, 1, ran);
+    const guarded::CopiedBytes before = guarded::copied_bytes();
+    train(engine, model, 1, ran);
+    const guarded::CopiedBytes after = guarded::copied_bytes();
+    EXPECT_LE(after.to_host - before.to_host, kSmall);
+    EXPECT_LE(after.to_device - before.to_device, kSmall);
+    const auto sums = static_cast<std::uint64_t>(engine.memory().optimizer) / 2;
+    const std::uint64_t folds = engine.config().folds_every_micro_batch() ? 3 : 1;
+    EXPECT_EQ(after.to_host_behind - before.to_host_behind, folds * sums);
+  });
+}
+
+/// The message of what ends two steps when a stream does not wait, or is not waited for.
+std::string problem_without_waits(const GuardedRuntimeOptions& options) {
+  std::string message;
+  run_threads(1, [&](Communicator& communicator) {
+    const Config config = offloaded({.stage = 2});
+    const auto runtime = make_guarded_runtime(options);
+    SmallModel model = build(placement_for(config, communicator, runtime->device()));
+    Engine engine(model.ptr(), communicator, config, {.runtime = runtime.get()});
+    try {
+      step(engine, model);
+      step(engine, model);
+    } catch (const std::exception& error) {
+      message = error.what();
+    }
+  });
+  for (const std::string& each : guarded::take_violations()) message += "\n" + each;
+  return message;
+}
+
+TEST(OffloadWaits, ThoseOfGradientsThatAreMissingAreFoundAtOnce) {
+  EXPECT_THAT(problem_without_waits({.deaf = Stream::Copy}), HasSubstr("guarded: RACE"));
+  EXPECT_THAT(problem_without_waits({.mute = Stream::Copy}), HasSubstr("guarded: "));
+  EXPECT_EQ(problem_without_waits({}), "");
+}
+
+/// Where LibTorch can record when a device has done its work.
+TEST(OffloadTrace, GradientsLeaveTheDeviceDuringTheBackwardPass) {
+  if (TORCH_VERSION_MAJOR < 2) GTEST_SKIP() << "traces of devices need LibTorch 2.4";
+  Trace trace;
+  run_threads(1, [&](Communicator& communicator) {
+    const Config config = offloaded({.stage = 2});
+    const auto runtime = make_guarded_runtime({.trace = &trace});
+    SmallModel model = build(placement_for(config, communicator, runtime->device()));
+    Engine engine(model.ptr(), communicator, config, {.runtime = runtime.get()});
+    step(engine, model);
+    runtime->complete_trace();
+  });
+  std::vector<Trace::Span> spans = trace.spans();
+  std::ranges::sort(spans, {}, &Trace::Span::begin);
+  const auto find = [&](const std::string& name) {
+    return std::ranges::find(spans, name, &Trace::Span::name);
+  };
+  EXPECT_LT(find("gradients of unit block1"), find("reduce unit block0"));
+  EXPECT_LT(find("reduce unit block0"), spans.end());
+  EXPECT_LT(find("reduce the root unit"), find("update unit block1"));
+}
+
+constexpr GptConfig kShape{.vocabulary = 1000, .context = 32, .layers = 2, .width = 128};
+constexpr std::int64_t kBlock = 12 * 128 * 128 + 13 * 128;
+constexpr std::int64_t kOther = 1000 * 128 + 32 * 128 + 2 * 128;
+
+/// Two hundredths for the padding of units.
+void expect_near(std::int64_t planned, std::int64_t held) {
+  EXPECT_LE(std::abs(planned - held), held / 50) << planned << " planned, " << held << " held";
+}
+
+std::int64_t planned(const std::vector<PlannedMemory>& plan, std::string_view name,
+                     Residence place) {
+  std::int64_t bytes = 0;
+  for (const PlannedMemory& part : plan)
+    if (part.name == name && part.place == place) bytes += part.bytes;
+  return bytes;
+}
+
+TEST_P(OffloadFromTheDevice, ItsPlanIsWhatTheEngineHolds) {
+  const Config config = offloaded(GetParam());
+  const auto plan =
+      plan_memory(config, {.parameters = 2 * kBlock + kOther, .largest_unit = kBlock});
+  run_threads(1, [&](Communicator& communicator) {
+    const auto runtime = make_runtime(Where::Device, communicator);
+    const auto model = [&] {
+      const std::lock_guard lock(construction_mutex());
+      const ConstructionScope scope(placement_for(config, communicator, runtime->device()));
+      return make_language_model(kShape);
+    }();
+    Engine engine(model, communicator, config, {.runtime = runtime.get()});
+    engine.train_batch([&](const MicroBatch&) {
+      return model->loss(at::arange(2 * 17).view({2, 17}).to(runtime->device()));
+    });
+    const MemoryReport held = engine.memory();
+    expect_near(planned(plan, "gradient sums", Residence::Host), held.gradients);
+    EXPECT_EQ(planned(plan, "gradient sums", Residence::Device), 0);
+    expect_near(planned(plan, "master weights", Residence::Host) +
+                    planned(plan, "optimizer states", Residence::Host) +
+                    planned(plan, "shards of parameters", Residence::Host) +
+                    planned(plan, "shards of parameters", Residence::Device),
+                held.master + held.optimizer);
+    const std::int64_t waiting =
+        planned(plan, "gradients to be reduced, at most", Residence::Device);
+    EXPECT_LE(held.reducing_peak, waiting + waiting / 50);
+  });
+}
+
+INSTANTIATE_TEST_SUITE_P(Jobs, OffloadFromTheDevice,
+                         testing::Values(OffloadedJob{1}, OffloadedJob{2}, OffloadedJob{3},
+                                         OffloadedJob{3, true}),
+                         testing::PrintToStringParamName());
+
+}  // namespace
+}  // namespace unishard::test
