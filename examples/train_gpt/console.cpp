@@ -209,6 +209,9 @@ void print_memory(const unishard::trainer::Engine& engine,
   const auto memory = engine.memory();
   const std::string frozen =
       memory.frozen > 0 ? fmt::format("frozen {:.2f}, ", megabytes(memory.frozen)) : "";
+  const std::string ahead = memory.updates_ahead > 0 ? fmt::format("updates ahead {:.2f}, ",
+                                                                   megabytes(memory.updates_ahead))
+                                                     : "";
   const std::string device =
       memory.device
           ? fmt::format("device {:.2f} MB (peak {:.2f}), reserved {:.2f} (peak {:.2f}); ",
@@ -218,11 +221,12 @@ void print_memory(const unishard::trainer::Engine& engine,
           : "";
   const std::string line = fmt::format(
       "memory rank {}: parameters {:.2f} MB (peak {:.2f}), master {:.2f}, optimizer {:.2f}, "
-      "gradients {:.2f}, {}staging {:.2f}; {}"
+      "gradients {:.2f}, {}{}staging {:.2f}; {}"
       "process {:.0f} MB (peak {:.0f})\n",
       communicator.rank(), megabytes(memory.parameters), megabytes(memory.parameters_peak),
       megabytes(memory.master), megabytes(memory.optimizer), megabytes(memory.gradients), frozen,
-      megabytes(memory.staging), device, process_megabytes("VmRSS"), process_megabytes("VmHWM"));
+      ahead, megabytes(memory.staging), device, process_megabytes("VmRSS"),
+      process_megabytes("VmHWM"));
   const auto lines = gather_text(communicator, line);
   if (communicator.rank() != 0) return;
   for (const std::string& each : lines) say(each);

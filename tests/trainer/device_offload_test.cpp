@@ -12,6 +12,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <utility>
 
 namespace unishard::test {
 namespace {
@@ -53,6 +54,56 @@ TEST_P(OffloadFromTheDevice, HasTheBitsOfTrainingOnTheHost) {
                   run(Where::Host, world, small_config(GetParam().stage, compute), body));
     }
   }
+}
+
+/// Of each four steps, the gradients of two are multiplied, so that they are clipped or overflow.
+LossFunction wavering(SmallModel& model, int step, double factor) {
+  return [&model, step, factor](const MicroBatch& batch) {
+    const at::Tensor loss = model->loss(batch);
+    return step % 4 >= 2 ? loss * factor : loss;
+  };
+}
+
+/// Returns what 8 such steps gave; adds those with updates ahead that stood to `ahead`.
+Ran train_wavering(Where where, std::uint32_t world, Config config, double clipping, double factor,
+                   int& ahead) {
+  config.gradient_clipping = clipping;
+  config.non_finite = NonFinite::Skip;
+  config.canonical_order = true;
+  return run(where, world, config, [&](Engine& engine, SmallModel& model, Ran& ran) {
+    for (int i = 0; i < 8; ++i) {
+      const StepStats stats = engine.train_batch(wavering(model, i, factor));
+      if (!stats.skipped) ran.numbers.insert(ran.numbers.end(), {stats.loss, stats.gradient_norm});
+      if (world == 1) ahead += stats.units_ahead > 0;
+    }
+  });
+}
+
+/// As after files, a step after one that is clipped or left out is updated in the plain order.
+TEST_P(OffloadFromTheDevice, HasThemWithUpdatesAheadThatStandAndBeginAnew) {
+  for (const std::uint32_t world : {1u, 2u}) {
+    for (const auto& [clipping, factor] : {std::pair{20.0, 1000.0}, std::pair{0.0, 1e39}}) {
+      Config config = offloaded(GetParam(), DType::BFloat16);
+      config.batch = {.train = 4, .micro = 2, .accumulation = {}};
+      int ahead = 0, none = 0;
+      const Ran plain = train_wavering(Where::Device, world, config, clipping, factor, none);
+      EXPECT_EQ(none, 0);
+      config.offload_optimizer.super_offload = true;
+      expect_same(train_wavering(Where::Device, world, config, clipping, factor, ahead), plain);
+      EXPECT_EQ(ahead, world == 1 ? 3 : 0);
+    }
+  }
+}
+
+/// Their room is counted, and planned.
+TEST_P(OffloadFromTheDevice, UpdatesAheadTakeTwoOfTheState) {
+  Config config = offloaded(GetParam());
+  config.offload_optimizer.super_offload = true;
+  run(Where::Device, 1, config, [](Engine& engine, SmallModel& model, Ran& ran) {
+    train(engine, model, 1, ran);
+    const MemoryReport report = engine.memory();
+    EXPECT_EQ(report.updates_ahead, report.optimizer * 3 / 2);
+  });
 }
 
 /// Copies that the host waits for do not overlap with anything, and those from other memory than
@@ -157,7 +208,8 @@ std::int64_t planned(const std::vector<PlannedMemory>& plan, std::string_view na
 }
 
 TEST_P(OffloadFromTheDevice, ItsPlanIsWhatTheEngineHolds) {
-  const Config config = offloaded(GetParam());
+  Config config = offloaded(GetParam());
+  config.offload_optimizer.super_offload = GetParam().stage == 2;
   const auto plan =
       plan_memory(config, {.parameters = 2 * kBlock + kOther, .largest_unit = kBlock});
   run_threads(1, [&](Communicator& communicator) {
@@ -172,6 +224,7 @@ TEST_P(OffloadFromTheDevice, ItsPlanIsWhatTheEngineHolds) {
       return model->loss(at::arange(2 * 17).view({2, 17}).to(runtime->device()));
     });
     const MemoryReport held = engine.memory();
+    expect_near(planned(plan, "updates ahead", Residence::Host), held.updates_ahead);
     expect_near(planned(plan, "gradient sums", Residence::Host), held.gradients);
     EXPECT_EQ(planned(plan, "gradient sums", Residence::Device), 0);
     expect_near(planned(plan, "master weights", Residence::Host) +

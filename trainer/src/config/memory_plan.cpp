@@ -126,20 +126,19 @@ class Planner {
     return config_.folds_every_micro_batch() || accumulation() == 1;
   }
 
-  /// Returns whether updates begin during the backward pass. Without a value, they do where the
-  /// disk has the room.
+  /// Returns true when all that an update of an offloaded unit changes is where the optimizer's
+  /// states are, so that there can be two of it.
   bool has_updates_ahead() const {
-    const bool has_master_in_files =
+    const bool has_master_there =
         !is_master_parameters() &&
-        (!is_both() || config_.offload_param.residence == Residence::File);
-    return has_master_in_files && optimizer_kind(config_.optimizer) != OptimizerKind::Muon &&
-           config_.offload_optimizer.super_offload.value_or(true);
+        (!is_both() || config_.offload_param.residence == config_.offload_optimizer.residence);
+    return has_master_there && wants_updates_ahead(config_);
   }
 
-  /// Adds the second copy of what an update changes in files.
+  /// Adds the second copy of what an update changes.
   void updates_ahead() {
     const double bytes = static_cast<double>(kFloatBytes * (1 + optimizer_states(config_)) * held_);
-    add("updates ahead", Residence::File,
+    add("updates ahead", config_.offload_optimizer.residence,
         static_cast<std::int64_t>(config_.offload_optimizer.ratio * bytes));
     const OffloadParam& offload = config_.offload_param;
     if (offload.residence == Residence::File && !is_both())
@@ -156,12 +155,12 @@ class Planner {
       const std::int64_t tiles = std::min(file_updates_in_memory(config_), most);
       const std::int64_t sums = unit;  // of the gradients that are being reduced
       add("buffers of the update", Residence::Host, kFloatBytes * (tiles * tile * arrays + sums));
-      if (has_updates_ahead()) updates_ahead();
     } else if (offloads_optimizer()) {
       constexpr std::int64_t kTurns = 2;
       add("buffers of the update", Residence::Host,
           kTurns * weight_bytes_ * std::min(kElementsOfHostUpdate, unit));
     }
+    if (offloads_optimizer() && has_updates_ahead()) updates_ahead();
   }
 
   const Config& config_;
@@ -187,6 +186,14 @@ std::int64_t optimizer_states(const Config& config) {
   const bool has_adam = kind == OptimizerKind::Muon;  // for what are no matrices
   return std::max(states(kind, config.hyper),
                   has_adam ? states(OptimizerKind::Adam, config.adam) : std::int64_t{0});
+}
+
+bool wants_updates_ahead(const Config& config) {
+  const OptimizerKind kind = optimizer_kind(config.optimizer);
+  const bool is_elementwise = kind != OptimizerKind::Muon && kind != OptimizerKind::Lamb;
+  const OffloadOptimizer& offload = config.offload_optimizer;
+  return is_elementwise && offload.residence != Residence::Device &&
+         offload.super_offload.value_or(offload.residence == Residence::File);
 }
 
 std::int64_t planned_bytes(std::span<const PlannedMemory> parts, Residence place) {

@@ -63,9 +63,10 @@ constexpr ConfigKey kOffloadKeys[] = {
     {.section = kOptimizer,
      .name = "super_offload",
      .type = Boolean,
-     .text = "nvme: updates begin during the backward pass, and begin anew if the gradients turn "
-             "out to be clipped; bits do not depend on it. The files take twice the space. Not "
-             "given: if the disk has the room."},
+     .text = "Updates begin during the backward pass, and begin anew if the gradients turn out to "
+             "be clipped; bits do not depend on it. The offloaded state takes twice the room. Not "
+             "given: with nvme, if the disk has the room. Lamb and Muon do without it, and cpu "
+             "means it only beside a device."},
     {.section = kOptimizer,
      .name = "cpuadam_cores_perc",
      .type = Number,

@@ -62,10 +62,10 @@ void read_offload(const CheckedConfig& from, Config& config) {
   optimizer.buffer_count = from.integer(offload_path(kOffloadOptimizer, "buffer_count"));
   optimizer.ratio = from.number(offload_path(kOffloadOptimizer, "ratio"));
   optimizer.super_offload = from.given_boolean(offload_path(kOffloadOptimizer, "super_offload"));
-  if (optimizer.super_offload.value_or(false) && optimizer.residence != Residence::File)
+  if (optimizer.super_offload.value_or(false) && optimizer.residence == Residence::Device)
     config.notes.push_back(
-        fmt::format("{}: has no effect without \"device\": \"nvme\": what is in memory is updated "
-                    "after the backward pass",
+        fmt::format("{}: has no effect without \"device\": \"cpu\" or \"nvme\": what a device has "
+                    "is updated after the backward pass",
                     offload_path(kOffloadOptimizer, "super_offload")));
   OffloadParam& param = config.offload_param;
   param.residence =

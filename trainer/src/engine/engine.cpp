@@ -1,6 +1,7 @@
 #include "unishard/trainer/engine.hpp"
 
 #include "unishard/format/error.hpp"
+#include "unishard/trainer/memory_plan.hpp"
 
 #include "checkpoint/load.hpp"
 #include "comm/operation_scope.hpp"
@@ -108,11 +109,13 @@ Engine::Impl::Impl(const std::shared_ptr<torch::nn::Module>& the_model,
 }
 
 /// Updates units during the backward pass, unless that is switched off. Where the configuration
-/// does not ask for it, it is left out if the disk has no room for two of the state.
+/// does not ask for it, it is left out if the disk has no room for two of the state, and where that
+/// is in memory.
 void Engine::Impl::speculate() {
   const OffloadOptimizer& offload = state.config.offload_optimizer;
-  if (state.optimizer->kind() == OptimizerKind::Muon) return;  // an update needs whole matrices
-  if (offload.residence != Residence::File || !offload.super_offload.value_or(true)) return;
+  // The host's memory is the device's where the model computes on the host.
+  const bool is_here = offload.residence == Residence::Host && runtime.device().is_cpu();
+  if (is_here || !wants_updates_ahead(state.config)) return;
   try {
     speculation.emplace(state, runtime);
   } catch (const Error& error) {
@@ -282,7 +285,10 @@ std::uint64_t Engine::bytes_to_stage() const { return impl_->saver.bytes_to_stag
 
 MemoryReport Engine::memory() const {
   MemoryReport report = detail::count_memory(impl_->state.model);
-  if (impl_->speculation) report.files += impl_->speculation->reserved_bytes();
+  if (impl_->speculation) {
+    report.files += impl_->speculation->bytes_in_files();
+    report.updates_ahead = impl_->speculation->bytes_in_memory();
+  }
   report.reducing_peak = impl_->gradients.peak_bytes();
   report.staging = static_cast<std::int64_t>(impl_->saver.staging_bytes());
   report.device = detail::device_memory(impl_->runtime.device());

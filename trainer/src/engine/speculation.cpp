@@ -16,13 +16,13 @@
 namespace unishard::trainer::detail {
 namespace {
 
-/// Reserves the blocks that drafts of all units take, and returns their bytes.
-std::int64_t reserve_room(const ModelState& model) {
+/// Reserves the blocks that drafts of all units take in files, and returns their bytes.
+std::int64_t reserve_blocks(const ModelState& model) {
   std::map<BlockFile*, std::size_t> blocks;
   for (const UnitRecord& unit : model.units) {
     if (!unit.flat->is_trained()) continue;
     for (const StateArray& array : unit.flat->arrays().drafted())
-      blocks[&array.file()->file()] += array.file()->blocks();
+      if (array.is_in_file()) blocks[&array.file()->file()] += array.file()->blocks();
   }
   std::uint64_t bytes = 0;
   for (const auto& [file, count] : blocks) {
@@ -30,6 +30,17 @@ std::int64_t reserve_room(const ModelState& model) {
     bytes += count * file->block_bytes();
   }
   return static_cast<std::int64_t>(bytes);
+}
+
+std::map<const FlatUnit*, UnitArrays> make_spares(const ModelState& model) {
+  std::map<const FlatUnit*, UnitArrays> spares;
+  for (const UnitRecord& unit : model.units) {
+    if (!unit.flat->is_trained()) continue;
+    const UnitArrays arrays = unit.flat->arrays();
+    if (arrays.can_be_drafted() && arrays.master.is_pinned())
+      spares.emplace(unit.flat, arrays.make_spare(unit.flat->placement().device));
+  }
+  return spares;
 }
 
 }  // namespace
@@ -51,11 +62,12 @@ class Speculation::Drafts {
 
   /// Updates a draft of `unit` on the thread. The last tiles of a unit are updated when the next
   /// unit is read.
-  void start(const UnitRecord& unit) {
-    const UnitArrays& draft = drafts_.emplace_back(&unit, unit.flat->arrays().draft()).arrays;
+  void start(const UnitRecord& unit, UnitArrays arrays) {
+    const UnitArrays& draft = drafts_.emplace_back(&unit, std::move(arrays)).arrays;
     tasks_.push([this, &unit, &draft] {
       const at::NoGradGuard no_grad;
       if (is_dropped_) return;
+      if (draft.gradients.is_pinned()) update_.runtime.finish(Stream::Copy);  // it brings them
       pipeline_.add(unit, draft);
       const TilePipeline::UpdateTile update = traced();
       while (pipeline_.has_unread() && !is_dropped_) pipeline_.advance(update);
@@ -107,9 +119,21 @@ class Speculation::Drafts {
 };
 
 Speculation::Speculation(const TrainingState& state, Runtime& runtime)
-    : state_(state), runtime_(runtime), reserved_bytes_(reserve_room(state.model)) {}
+    : state_(state),
+      runtime_(runtime),
+      bytes_in_files_(reserve_blocks(state.model)),
+      spares_(make_spares(state.model)) {}
 
 Speculation::~Speculation() = default;
+
+std::int64_t Speculation::bytes_in_memory() const {
+  std::int64_t bytes = 0;
+  for (const auto& [unit, spare] : spares_) {
+    bytes += spare.master.bytes_in_memory();
+    for (const StateArray& state : spare.states) bytes += state.bytes_in_memory();
+  }
+  return bytes;
+}
 
 float Speculation::unclipped_scale() const { return gradient_scale(state_, 0); }
 
@@ -122,9 +146,11 @@ void Speculation::begin_step() {
   take_drafts().reset();
   if (!is_likely_) return;
   TileUpdate update = update_of_step(state_, runtime_, unclipped_scale());
-  update.on_host = [](const Rule& rule, const UpdateArrays& arrays) {
-    update_on_host(rule, arrays);  // on one thread, because the others compute
-  };
+  if (runtime_.device().is_cpu()) {
+    update.on_host = [](const Rule& rule, const UpdateArrays& arrays) {
+      update_on_host(rule, arrays);  // on one thread, because the others compute
+    };
+  }
   auto drafts = std::make_unique<Drafts>(state_, std::move(update));
   const std::lock_guard lock(mutex_);
   drafts_ = std::move(drafts);
@@ -138,8 +164,11 @@ void Speculation::hear(const FlatUnit& unit, Sums what) {
     if (drafts_->has(unit)) drafts_.reset();
     return;
   }
-  if (unit.arrays().can_be_drafted())
-    drafts_->start(*std::ranges::find(state_.model.units, &unit, &UnitRecord::flat));
+  const UnitArrays arrays = unit.arrays();
+  if (!arrays.can_be_drafted()) return;
+  const auto spare = spares_.find(&unit);
+  drafts_->start(*std::ranges::find(state_.model.units, &unit, &UnitRecord::flat),
+                 arrays.draft(spare == spares_.end() ? UnitArrays() : spare->second));
 }
 
 UnitSet Speculation::settle(float scale) {

@@ -1,15 +1,17 @@
 #pragma once
 // Updates during the backward pass, before the norm of the gradients is known.
 //
-// A unit whose state is in files is updated as soon as its gradients are there, as if nothing were
-// clipped, so that its files are read and written while other units compute. The results go to
-// drafts: arrays that share the blocks which have not changed and have blocks of their own for the
-// rest. When the norm is known the drafts become the state, or are dropped, and the update begins
-// anew with the scale. What is undone has never been there, so bits do not depend on it, and the
-// old state needs room in the files, not in memory.
+// A unit whose state is offloaded is updated as soon as its gradients are there, as if nothing were
+// clipped, so that its files are read and written, or the host works, while other units compute.
+// The results go to drafts. In files, these are arrays that share the blocks which have not changed
+// and have blocks of their own for the rest; in the host's memory, other arrays. When the norm is
+// known the drafts become the state, or are dropped, and the update begins anew with the scale.
+// What is undone has never been there, so bits do not depend on it. An update cannot be computed
+// backwards to the same bits, so the old state needs room.
 #include "engine/tile_update.hpp"
 #include "state/unit_link.hpp"
 
+#include <map>
 #include <memory>
 #include <mutex>
 #include <unordered_set>
@@ -22,7 +24,7 @@ using UnitSet = std::unordered_set<const UnitRecord*>;
 /// Thread safety: hear() may be called while the thread that trains calls the others.
 class Speculation {
  public:
-  /// Reserves the room for drafts of all units.
+  /// Reserves the room for drafts of all units that can be drafted.
   /// Throws: NoSpace, naming the folder of the files.
   Speculation(const TrainingState& state, Runtime& runtime);
   ~Speculation();
@@ -40,8 +42,9 @@ class Speculation {
   UnitSet settle(float scale);
   /// Drops the drafts of a step that is left out.
   void drop();
-  /// Returns the bytes of the files that are reserved for drafts.
-  std::int64_t reserved_bytes() const { return reserved_bytes_; }
+  /// Return the bytes of files, and of the host's memory, that are reserved for drafts.
+  std::int64_t bytes_in_files() const { return bytes_in_files_; }
+  std::int64_t bytes_in_memory() const;
 
  private:
   class Drafts;
@@ -51,8 +54,9 @@ class Speculation {
 
   const TrainingState& state_;
   Runtime& runtime_;
-  const std::int64_t reserved_bytes_;
-  bool is_likely_ = true;  ///< that nothing will be clipped
+  const std::int64_t bytes_in_files_;
+  std::map<const FlatUnit*, UnitArrays> spares_;  ///< for drafts of those that are in memory
+  bool is_likely_ = true;                         ///< that nothing will be clipped
   std::mutex mutex_;
   std::unique_ptr<Drafts> drafts_;
 };

@@ -128,6 +128,8 @@ void TilePipeline::load(Coming& coming) {
   tile.weights = bring(unit.master);
   tile.gradients = bring(unit.gradients);
   for (const StateArray& state : unit.states) tile.states.push_back(bring(state));
+  for (const StateArray& array : unit.previous)
+    tile.previous.push_back(array.values(tile.begin, tile.count));
   if (reads.empty()) return;
   if (!reads_) reads_ = std::make_unique<TaskQueue>();
   reads_->push([this, reads = std::move(reads), begin = tile.begin, &flat = tile.flat()] {

@@ -24,6 +24,8 @@ struct Tile {
   bool is_last = false;               ///< of its unit
   at::Tensor weights, gradients;      ///< float32
   std::vector<at::Tensor> states;     ///< float32
+  /// What weights and states get before the update; empty where it has their values already.
+  std::vector<at::Tensor> previous;
 
   FlatUnit& flat() const { return *unit->flat; }
 };

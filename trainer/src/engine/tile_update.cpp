@@ -95,23 +95,25 @@ void TileUpdate::update_some(const Tile& tile,
 }
 
 void TileUpdate::operator()(const Tile& tile) const {
+  for (std::size_t i = 0; i < tile.previous.size(); ++i)
+    (i == 0 ? tile.weights : tile.states[i - 1]).copy_(tile.previous[i]);
   std::vector<UpdateSegment> segments;
   for (const std::size_t index : tile.unit->parameters)
     add_segment(state.model.parameters[index], tile, segments);
   const at::Tensor rounded = rounded_with_update(tile);
   update(segments, tile, rounded);
-  if (!rounded.defined() && !tile.arrays->rounded.is_in_file()) round(tile);
+  if (!rounded.defined() && !tile.arrays->rounded.is_in_file())
+    round_weights(runtime, *tile.arrays, tile.begin, tile.weights);
 }
 
-/// Gives what is rounded from the new weights, which is in memory, their rounding.
-void TileUpdate::round(const Tile& tile) const {
-  const StateArray& rounded = tile.arrays->rounded;
-  const bool goes_to_device =
-      rounded.defined() && tile.weights.is_cpu() && !rounded.tensor().is_cpu();
-  if (goes_to_device && rounded.type() == tile.arrays->stored) {
-    runtime.send(tile.weights, rounded.tensor().narrow(0, tile.begin, tile.count));
+void round_weights(Runtime& runtime, const UnitArrays& arrays, std::int64_t begin,
+                   const at::Tensor& weights) {
+  const StateArray& rounded = arrays.rounded;
+  const bool goes_to_device = rounded.defined() && weights.is_cpu() && !rounded.tensor().is_cpu();
+  if (goes_to_device && rounded.type() == arrays.stored) {
+    runtime.send(weights, rounded.tensor().narrow(0, begin, weights.numel()));
   } else {
-    tile.arrays->round(tile.begin, tile.weights);
+    arrays.round(begin, weights);
   }
 }
 

@@ -39,8 +39,12 @@ struct TileUpdate {
                    std::vector<UpdateSegment>& segments) const;
   void update(std::span<const UpdateSegment> segments, const Tile& tile,
               const at::Tensor& rounded) const;
-  void round(const Tile& tile) const;
 };
+
+/// Gives what is rounded from the master, which is in memory, the rounding of `weights`: new ones,
+/// from element `begin` on. A device gets them while the host goes on.
+void round_weights(Runtime& runtime, const UnitArrays& arrays, std::int64_t begin,
+                   const at::Tensor& weights);
 
 /// Returns the update of a step by the rules of the state's optimizers.
 TileUpdate update_of_step(const TrainingState& state, Runtime& runtime, float scale);

@@ -1,5 +1,7 @@
 #include "engine/update.hpp"
 
+#include "unishard/trainer/memory_plan.hpp"
+
 #include "engine/step_constants.hpp"
 
 #include <ATen/core/grad_mode.h>
@@ -91,13 +93,28 @@ void update_tiles(const TileUpdate& update, const UnitSet& done) {
   order.all_written();
 }
 
+namespace {
+
+/// Gives the parameters of a unit that was updated ahead the rounding of its master.
+void round_what_is_ahead(Runtime& runtime, FlatUnit& unit) {
+  const UnitArrays all = unit.arrays();
+  if (!all.rounded.defined() || all.rounded.is_in_file()) return;
+  const std::int64_t most =
+      std::min(unit.store().most_at_once(all.master.elements()), kElementsOfHostUpdate);
+  for (std::int64_t begin = 0; begin < all.master.elements(); begin += most) {
+    const std::int64_t count = std::min(most, all.master.elements() - begin);
+    round_weights(runtime, all, begin, all.master.values(begin, count));
+  }
+}
+
+}  // namespace
+
 std::int64_t update_units(TrainingState& state, Runtime& runtime, double gradient_norm,
                           Speculation* speculation) {
   const float scale = gradient_scale(state, gradient_norm);
   UnitSet done;
   if (speculation) done = speculation->settle(scale);
-  for (const UnitRecord* unit : done)
-    if (!unit->flat->resident_shard().is_in_file()) unit->flat->round_master();
+  for (const UnitRecord* unit : done) round_what_is_ahead(runtime, *unit->flat);
   update_tiles(update_of_step(state, runtime, scale), done);
   return static_cast<std::int64_t>(done.size());
 }

@@ -109,6 +109,7 @@ void GradientReducer::reduce() {
 void GradientReducer::sum_alone() {
   const auto mark = link_.runtime.mark(Stream::Compute, "reduce " + name_);
   const at::Tensor sums = is_pinned_ ? sums_on_device() : shard_.tensor();
+  if (is_pinned_) on_sums_(Sums::Change);
   if (is_pinned_ && has_sums_) bring(Stream::Compute, sums);
   link_.runtime.gather_gradients(take_parts(), sums, has_sums_ ? Gather::Add : Gather::Begin);
   has_sums_ = reduced_ = true;
@@ -159,6 +160,7 @@ void GradientReducer::add_to_sums(const at::Tensor& flat, const at::Tensor& on_d
                                   bool is_last) {
   if (shard_.is_in_file()) return add_to_file(flat, is_last);
   if (!is_pinned_) return link_.collectives.reduce_scatter_fold(shard_.tensor(), flat);
+  on_sums_(Sums::Change);
   if (has_sums_) {
     bring(Stream::Communication, on_device);
   } else {
@@ -201,6 +203,7 @@ void GradientReducer::take_back(Stream stream, const at::Tensor& on_device) {
                     [&] { copy_behind(bytes_of(shard_.tensor()), on_device); });
   copied_ = link_.runtime.record(Stream::Copy);
   link_.gradients.keep(on_device, Stream::Copy);
+  if (is_last_) on_sums_(Sums::Complete);
 }
 
 at::Tensor GradientReducer::squares_of(const at::Tensor& sums) const {

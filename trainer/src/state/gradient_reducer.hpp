@@ -30,7 +30,7 @@ class GradientReducer {
   struct Options {
     Reduction reduction = Reduction::FoldEach;
     const StatePlaces& places;               ///< the sums are where the optimizer's states are
-    std::function<void(Sums)> on_sums = {};  ///< called on the communication stream
+    std::function<void(Sums)> on_sums = {};  ///< see UnitLink::on_sums
   };
   /// Installs hooks, which call `on_gradient` whenever a parameter's gradient has been added to.
   /// `name` is the unit's in messages.

@@ -38,14 +38,17 @@ StateArray::StateArray(std::shared_ptr<BlockFile> file, std::int64_t elements, a
       type_(type) {}
 
 StateArray StateArray::pinned(std::int64_t elements, at::ScalarType type, at::Device device) {
-  StateArray result(at::zeros({elements}, at::device(at::kCPU).dtype(type)));
+  StateArray result;
+  result.pinned_ = std::make_shared<Pinned>();
+  at::Tensor& values = result.pinned_->values;
+  values = at::zeros({elements}, at::device(at::kCPU).dtype(type));
   if (elements > 0)
-    result.pinned_ = std::make_shared<PinnedMemory>(bytes_of(result.values_), device);
+    result.pinned_->memory = std::make_unique<PinnedMemory>(bytes_of(values), device);
   return result;
 }
 
 std::int64_t StateArray::bytes_in_memory() const {
-  return values_.defined() ? static_cast<std::int64_t>(values_.nbytes()) : 0;
+  return tensor().defined() ? static_cast<std::int64_t>(tensor().nbytes()) : 0;
 }
 
 std::int64_t StateArray::bytes_in_file() const {
@@ -53,7 +56,7 @@ std::int64_t StateArray::bytes_in_file() const {
 }
 
 at::Tensor StateArray::values(std::int64_t begin, std::int64_t count) const {
-  if (!file_) return values_.narrow(0, begin, count);
+  if (!file_) return tensor().narrow(0, begin, count);
   at::Tensor copy = at::empty({count}, at::device(at::kCPU).dtype(type_));
   read(begin, copy);
   return copy;
@@ -66,7 +69,7 @@ void StateArray::read(std::int64_t begin, const at::Tensor& into) const {
 void StateArray::write(std::int64_t begin, const at::Tensor& values) const {
   const at::NoGradGuard no_grad;
   if (!file_) {
-    values_.narrow(0, begin, values.numel()).copy_(values);
+    tensor().narrow(0, begin, values.numel()).copy_(values);
     return;
   }
   const at::Tensor host = values.to(at::kCPU, type_).contiguous();
@@ -77,6 +80,11 @@ StateArray StateArray::snapshot() const {
   StateArray copy = *this;
   copy.file_ = file_->snapshot();
   return copy;
+}
+
+void StateArray::take(const StateArray& other) const {
+  if (file_) return file_->take(*other.file_);
+  std::swap(*pinned_, *other.pinned_);
 }
 
 StatePlaces::StatePlaces(const Placement& placement, Residence optimizer, Residence parameters)

@@ -25,15 +25,17 @@ class StateArray {
   /// An array of zeros in host memory that `device` can read and write by itself.
   static StateArray pinned(std::int64_t elements, at::ScalarType type, at::Device device);
 
-  bool defined() const { return values_.defined() || file_ != nullptr; }
+  bool defined() const { return tensor().defined() || file_ != nullptr; }
   bool is_in_file() const { return file_ != nullptr; }
-  std::int64_t elements() const { return file_ ? elements_ : values_.numel(); }
-  at::ScalarType type() const { return file_ ? type_ : values_.scalar_type(); }
+  /// Returns true for an array that pinned() has made.
+  bool is_pinned() const { return pinned_ != nullptr; }
+  std::int64_t elements() const { return file_ ? elements_ : tensor().numel(); }
+  at::ScalarType type() const { return file_ ? type_ : tensor().scalar_type(); }
   std::int64_t bytes_in_memory() const;
   std::int64_t bytes_in_file() const;
 
   /// Returns the array in memory. Pre: !is_in_file().
-  const at::Tensor& tensor() const { return values_; }
+  const at::Tensor& tensor() const { return pinned_ ? pinned_->values : values_; }
   /// Returns elements [begin, begin + count): a view where they are in memory, else a copy in host
   /// memory.
   at::Tensor values(std::int64_t begin, std::int64_t count) const;
@@ -53,10 +55,18 @@ class StateArray {
   /// Pre: is_in_file().
   StateArray snapshot() const;
   const std::shared_ptr<FileArray>& file() const { return file_; }
+  /// Exchanges the values with those of an array of the same kind, size and type.
+  /// Pre: both are in files or pinned.
+  void take(const StateArray& other) const;
 
  private:
-  at::Tensor values_;
-  std::shared_ptr<PinnedMemory> pinned_;
+  struct Pinned {
+    at::Tensor values;
+    std::unique_ptr<PinnedMemory> memory;  ///< null without elements
+  };
+
+  at::Tensor values_;  ///< in memory that is not pinned
+  std::shared_ptr<Pinned> pinned_;
   std::shared_ptr<FileArray> file_;
   std::int64_t elements_ = 0;
   at::ScalarType type_ = at::kFloat;

@@ -68,10 +68,10 @@ using CollectiveOrder = std::vector<std::string>;
 
 class FlatUnit;
 
-/// What happens to sums of gradients that are in a file.
+/// What happens to sums of gradients that are in a file or in pinned memory.
 enum class Sums {
   Change,    ///< they are about to be written
-  Complete,  ///< they are those of the whole step
+  Complete,  ///< they are those of the whole step, once stream Copy has done what it was given
 };
 
 /// Lifetime: what it refers to outlives the units' attachment.
@@ -87,7 +87,7 @@ struct UnitLink {
   TensorCollectives& collectives;
   InFlight& gradients;
   CollectiveOrder& order;  ///< since the step or the evaluation began
-  /// Called on the communication stream; may be empty.
+  /// Called by the thread that gives the work, or by the communication stream; may be empty.
   std::function<void(const FlatUnit&, Sums)> on_sums = {};
 };
 

@@ -75,6 +75,7 @@ struct MemoryReport {
   std::int64_t gradients = 0;      ///< accumulators
   std::int64_t reducing_peak = 0;  ///< peak of the gradients that waited to be reduced
   std::int64_t files = 0;          ///< training state in files, and their room for updates ahead
+  std::int64_t updates_ahead = 0;  ///< in the host's memory
   std::int64_t staging = 0;  ///< copy of the state for asynchronous saves, reused by later ones
   /// nullopt on the host, and where LibTorch's allocator does not count (LibTorch before 2.9).
   std::optional<DeviceMemory> device = std::nullopt;

@@ -41,6 +41,10 @@ std::int64_t planned_bytes(std::span<const PlannedMemory> parts, Residence place
 /// Returns the largest number of float32 states that the optimizer has for a parameter.
 std::int64_t optimizer_states(const Config& config);
 
+/// Returns true when updates of offloaded units begin during the backward pass, if there is room.
+/// Those of Lamb and Muon need whole parameters.
+bool wants_updates_ahead(const Config& config);
+
 /// Returns how many elements of arrays in files are updated at a time, where a rank holds `held` of
 /// them: as many as are read and written fast, fewer for a small model, and whole blocks.
 std::int64_t elements_of_file_update(const Config& config, std::int64_t held);

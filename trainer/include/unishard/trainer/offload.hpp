@@ -14,14 +14,14 @@ enum class Residence : std::uint8_t {
   File,    ///< a file of this rank that is private to the run ("nvme")
 };
 
-/// "zero_optimization.offload_optimizer": the fp32 weights, the states of the optimizer and, in
-/// files, the sums of the gradients.
+/// "zero_optimization.offload_optimizer": the fp32 weights, the states of the optimizer and the
+/// sums of the gradients.
 struct OffloadOptimizer {
   Residence residence = Residence::Device;
   std::string nvme_path;          ///< the folder of the files; required for Residence::File
   std::int64_t buffer_count = 4;  ///< parts of files that are in memory at a time; at least 3
-  /// Files: updates begin during the backward pass, which takes room for two of the state. Without
-  /// a value, if the disk has the room.
+  /// Updates begin during the backward pass, which takes room for two of the state. Without a
+  /// value, they do with files, if the disk has the room.
   std::optional<bool> super_offload = {};
   /// The part of the units that is offloaded; the others stay in the runtime's memory.
   double ratio = 1;
