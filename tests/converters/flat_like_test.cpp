@@ -265,6 +265,17 @@ TEST(FlatLikeFixtures, FlatParametersOfTorchGiveTheWeightsOfTheLiveModel) {
   expect_model(*open_source_like(posix_storage(), temp.path(), like), at / "expected.safetensors");
 }
 
+TEST(FlatLikeFixtures, FilesOfAnyNameAreKnownByTheirShardedTensors) {
+  SKIP_WITHOUT_FIXTURES();
+  const TempDir temp, other;
+  const Path at = test::fixtures() / "torch/fsdp1_local_w2";
+  for (const char* rank : {"0", "1"})
+    std::filesystem::copy_file(at / "checkpoint" / fmt::format("model_rank{}.bin", rank),
+                               temp.path() / fmt::format("save_rank_{}.pt", rank));
+  const Path like = save_like(other.path() / "like.pt", fixture_model(false));
+  expect_model(*open_source_like(posix_storage(), temp.path(), like), at / "expected.safetensors");
+}
+
 TEST(FlatLikeFixtures, PiecesBesideFlatParametersTellTheOrder) {
   SKIP_WITHOUT_FIXTURES();
   const TempDir temp;
@@ -306,6 +317,33 @@ TEST(FlatLikeFixtures, PiecesOfOtherSizesAreRefused) {
               Fails(ErrorCode::Mismatch, {"303 elements", "gate"}));
 }
 
+TEST(FlatLikeFixtures, APieceOfOneRankIsNoParameter) {
+  const TempDir temp;
+  const Path at = Path(UNISHARD_TEST_DATA) / "golden/torch/fsdp1_local_dcp";
+  const auto expected = open_source(posix_storage(), at / "expected.safetensors");
+  Named model;  // in the order of the module
+  const auto add = [&](const std::string& name) {
+    const auto index = expected->catalog().find(name, state::kWeights);
+    ASSERT_TRUE(index) << name;
+    model.emplace_back(name, expected->catalog().tensors[*index].shape);
+  };
+  add("emb.weight");
+  for (const char* block : {"layers.0.", "layers.1."})
+    for (const char* name :
+         {"ln.weight", "ln.bias", "up.weight", "up.bias", "down.weight", "bn.weight", "bn.bias"})
+      add(std::string(block) + name);
+  add("head.weight");
+  const auto source = open_source_like(posix_storage(), at / "checkpoint",
+                                       save_like(temp.path() / "like.pt", model));
+  for (std::size_t i = 0; i < expected->catalog().tensors.size(); ++i) {
+    const std::string& name = expected->catalog().tensors[i].fqn;
+    const auto found = source->catalog().find(name, state::kWeights);
+    ASSERT_TRUE(found) << name;
+    EXPECT_TRUE(read_all(*source, *found) == read_all(*expected, i)) << name;
+  }
+  EXPECT_THAT(source->losses(), testing::IsEmpty());
+}
+
 // ---- places ----
 
 TEST(FlatPlaces, MembersWithoutPiecesFillTheVectorWithoutGaps) {
@@ -329,6 +367,12 @@ TEST(FlatPlaces, GapsAreThoseThatThePiecesShow) {
   EXPECT_EQ(flat_places({first, {5, {{0, {3}}, {1, {2}}}}}, two_parts()), std::nullopt);
   EXPECT_EQ(flat_places({{3, {{0, {2}}, {1, {1}}}}, {5, {{0, {1}}, {1, {4}}}}}, two_parts()),
             std::nullopt);
+}
+
+TEST(FlatPlaces, AVectorMayHaveGapsThatNoPieceShows) {
+  EXPECT_EQ(flat_places({{3}, {5}}, {.elements = 10, .ranks = 2}), std::nullopt);
+  EXPECT_THAT(flat_places({{3}, {5}}, {.elements = 10, .ranks = 2, .may_have_gaps = true}),
+              Optional(ElementsAre(0, 4)));
 }
 
 TEST(FlatPlaces, TwoChoicesOfGapsAreNone) {

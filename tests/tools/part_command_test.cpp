@@ -71,6 +71,15 @@ TEST_F(PartCommand, ARankIsForFilesOfRanks) {
   EXPECT_THAT(refused.err, HasSubstr("--from-rank"));
 }
 
+TEST_F(PartCommand, EveryVerbTakesTheRankWhoseCopiesCount) {
+  const std::vector<std::vector<std::string>> commands = {
+      {"verify", path("whole.safetensors"), "--from-rank", "1"},
+      {"inspect", path("whole.safetensors"), "--from-rank", "1"},
+      {"diff", path("whole.safetensors"), path("whole.safetensors"), "--from-rank-b", "1"}};
+  for (const auto& command : commands)
+    EXPECT_THAT(unishard(command).err, HasSubstr("holds no files that ranks wrote")) << command[0];
+}
+
 /// One file of a run of DeepSpeed, and words of why it is no model.
 struct RunFile {
   const char *run, *file, *words;

@@ -266,11 +266,15 @@ void add_like(CLI::App& command, std::string& like) {
                      "FSDP1's LOCAL_STATE_DICT; one file of torch.save(model.state_dict(), file)");
 }
 
+void add_from_rank(CLI::App& command, std::optional<std::uint32_t>& rank) {
+  command.add_option("--from-rank,--from_rank", rank,
+                     "The rank whose copies count where those of several ranks' files differ");
+}
+
 void PartOptions::add_to(CLI::App& command) {
   command.add_flag("--part", may_be_part,
                    "Take the file although it is one of several that make a model");
-  command.add_option("--from-rank,--from_rank", from_rank,
-                     "The rank whose copies count where those of several ranks' files differ");
+  add_from_rank(command, from_rank);
   add_like(command, like);
 }
 

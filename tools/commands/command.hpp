@@ -142,6 +142,8 @@ struct NameOptions {
 
 /// Adds --like.
 void add_like(CLI::App& command, std::string& like);
+/// Adds --from-rank.
+void add_from_rank(CLI::App& command, std::optional<std::uint32_t>& rank);
 
 /// Which of several files a verb that writes a result reads, and what they lack.
 struct PartOptions {

@@ -17,6 +17,7 @@ struct DiffRequest {
   std::optional<std::string> tag_a;
   std::optional<std::string> tag_b;
   std::string merge_rules, merge_rules_a, merge_rules_b;  // files; empty: none
+  std::optional<std::uint32_t> from_rank, from_rank_a, from_rank_b;
   tools::DiffOptions diff;
   bool json = false;
   std::string color = "auto";
@@ -35,10 +36,14 @@ int run(const DiffRequest& options) {
   wanted.transfer = options.resources.transfer(progress);
   const auto a = converters::open_source(
       posix_storage(), options.a,
-      {.tag = options.tag_a, .merge_rules = rules_of(options, options.merge_rules_a)});
+      {.tag = options.tag_a,
+       .from_rank = options.from_rank_a ? options.from_rank_a : options.from_rank,
+       .merge_rules = rules_of(options, options.merge_rules_a)});
   const auto b = converters::open_source(
       posix_storage(), options.b,
-      {.tag = options.tag_b, .merge_rules = rules_of(options, options.merge_rules_b)});
+      {.tag = options.tag_b,
+       .from_rank = options.from_rank_b ? options.from_rank_b : options.from_rank,
+       .merge_rules = rules_of(options, options.merge_rules_b)});
   const tools::DiffReport report = tools::diff(*a, *b, wanted);
   progress.end();
   if (options.json) {
@@ -63,6 +68,10 @@ void add_diff(CLI::App& app, Action& action) {
   command->add_option("--merge-rules-a", options->merge_rules_a,
                       "The same for A, where B says how its tensors were cut or has them whole");
   command->add_option("--merge-rules-b", options->merge_rules_b, "The same for B");
+  add_from_rank(*command, options->from_rank);
+  command->add_option("--from-rank-a", options->from_rank_a,
+                      "The same for A, where B has one copy of each tensor");
+  command->add_option("--from-rank-b", options->from_rank_b, "The same for B");
   command
       ->add_option("--tolerance", options->diff.tolerance,
                    "Largest |a - b| to accept (default: every bit must agree)")

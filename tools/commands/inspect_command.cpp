@@ -17,6 +17,7 @@ struct InspectRequest {
   std::optional<std::string> tag;
   std::string merge_rules;  // a file; empty: none
   std::string like;         // a model; empty: none
+  std::optional<std::uint32_t> from_rank;
   InspectView view;
   bool tags = false;
   bool identity = false;
@@ -66,9 +67,12 @@ int run(const InspectRequest& options) {
                                 .identity = options.identity,
                                 .transfer = options.resources.transfer(progress),
                                 .like = options.like};
-  const tools::Description description = tools::describe(
-      posix_storage(), options.checkpoint,
-      {.tag = options.tag, .merge_rules = read_merge_rules(options.merge_rules)}, wanted);
+  const tools::Description description =
+      tools::describe(posix_storage(), options.checkpoint,
+                      {.tag = options.tag,
+                       .from_rank = options.from_rank,
+                       .merge_rules = read_merge_rules(options.merge_rules)},
+                      wanted);
   if (options.view.layout && description.owners.empty()) {
     raise(ErrorCode::InvalidArgument,
           fmt::format("--layout: {} {}", description.path.string(),
@@ -101,6 +105,7 @@ void add_inspect(CLI::App& app, Action& action) {
   add_tag(*command, options->tag);
   add_merge_rules(*command, options->merge_rules);
   add_like(*command, options->like);
+  add_from_rank(*command, options->from_rank);
   command->add_flag("--states", options->view.states,
                     "A row for each state of each parameter of each layer");
   command->add_flag_callback(

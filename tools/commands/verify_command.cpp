@@ -53,6 +53,7 @@ void add_verify(CLI::App& app, Action& action) {
   add_tag(*command, options->verify.tag);
   add_merge_rules(*command, options->merge_rules);
   add_like(*command, options->verify.like);
+  add_from_rank(*command, options->verify.from_rank);
   command->add_flag("--deep", options->verify.deep,
                     "Read and check every byte, not only the tables");
   command->add_flag("--all", options->verify.all_tags,

@@ -298,10 +298,10 @@ void require_something_verified(const VerifyReport& report) {
 
 VerifyReport verify_one(Storage& storage, const Path& path, const VerifyOptions& options,
                         Team& team) {
-  if (!options.like.empty()) {
+  if (!options.like.empty())
     converters::open_source(storage, options.like);  // its damage is not the checkpoint's
+  if (!options.like.empty() || options.from_rank)
     return verify_foreign(storage, path, options, team);
-  }
   VerifyReport report;
   report.deep = options.deep;
   const bool is_folder = storage.kind(path) == EntryKind::Directory;

@@ -26,6 +26,7 @@ struct VerifyOptions {
   Json merge_rules = {};
   /// A model, as for open_tagged(). Empty: none is given.
   std::string like = {};
+  std::optional<std::uint32_t> from_rank = {};  ///< see OpenOptions
   TransferOptions transfer = {};
 };
 

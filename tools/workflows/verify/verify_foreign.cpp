@@ -110,7 +110,9 @@ void find_incomplete(const converters::Source& source, const Path& path, VerifyR
 void check(Storage& storage, const Path& path, const VerifyOptions& options, const Team& team,
            VerifyReport& report) {
   const auto [source, tag] = open_tagged(
-      storage, path, {.tag = options.tag, .merge_rules = options.merge_rules}, options.like);
+      storage, path,
+      {.tag = options.tag, .from_rank = options.from_rank, .merge_rules = options.merge_rules},
+      options.like);
   CheckedTag checked;
   checked.tag = tag;
   checked.folder = path;

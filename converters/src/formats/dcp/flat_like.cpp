@@ -5,6 +5,7 @@
 
 #include "core/wrapped_names.hpp"
 #include "formats/dcp/flat_parameters.hpp"
+#include "formats/dcp/keys.hpp"
 
 #include <fmt/format.h>
 
@@ -32,7 +33,8 @@ struct LikeMember {
 };
 
 struct LikeUnit {
-  std::size_t flat = 0;  ///< the index of its flat parameter
+  std::size_t flat = 0;    ///< the index of its flat parameter
+  bool is_pieced = false;  ///< the files hold pieces of its parameters as well
   std::vector<LikeMember> members;
 };
 
@@ -44,11 +46,13 @@ class LikeReader {
 
   std::vector<PlacedUnit> run() {
     find_units();
+    leave_pieces_aside();
     assign();
     std::map<std::size_t, PlacedUnit> placed;  // by flat parameter
     for (const auto& [prefix, unit] : units_) placed.emplace(unit.flat, place(unit));
     std::vector<TensorEntry> tensors;
     for (std::size_t i = 0; i < state_.tensors.size(); ++i) {
+      if (pieces_.contains(i)) continue;
       const auto found = placed.find(i);
       if (found == placed.end()) {
         tensors.push_back(std::move(state_.tensors[i]));
@@ -105,6 +109,29 @@ class LikeReader {
     }
     const auto root = units_.find("");
     return root == units_.end() ? nullptr : &root->second;
+  }
+
+  /// Finds tensors that are pieces of one rank beside a flat parameter, which has all of them: with
+  /// `use_orig_params`, LOCAL_STATE_DICT names both, and torch.distributed.checkpoint keeps one
+  /// rank's piece of each name. A piece may be a whole parameter, or empty, so a unit with one of
+  /// another shape than the model's has no parameter by itself.
+  void leave_pieces_aside() {
+    std::vector<std::pair<std::size_t, LikeUnit*>> candidates;
+    for (std::size_t i = 0; i < state_.tensors.size(); ++i) {
+      const TensorEntry& tensor = state_.tensors[i];
+      const std::string name = name_in_model(tensor.key);
+      const LikeTensor* const like = stored_.contains(name) ? like_.find(name) : nullptr;
+      LikeUnit* const unit = like != nullptr && like->may_be_flat ? unit_of(name) : nullptr;
+      if (unit == nullptr || tensor.shape.size() != 1 || is_buffer(state_, tensor, name)) continue;
+      candidates.emplace_back(i, unit);
+      if (tensor.shape != like->shape && tensor.shape[0] <= element_count(like->shape))
+        unit->is_pieced = true;
+    }
+    for (const auto& [index, unit] : candidates) {
+      if (!unit->is_pieced) continue;
+      pieces_.insert(index);
+      stored_.erase(name_in_model(state_.tensors[index].key));
+    }
   }
 
   /// Gives each parameter that no file has by itself to its unit.
@@ -194,6 +221,7 @@ class LikeReader {
                                                            : pieced->pieces});
     }
     PlacedUnit placed{vector_of(flat), {}};
+    placed.vector.may_have_gaps = unit.is_pieced;
     const auto places = members.empty() ? std::nullopt : flat_places(members, placed.vector);
     if (!places) refuse_sizes(flat, unit);
     for (std::size_t i = 0; i < members.size(); ++i) {
@@ -244,6 +272,7 @@ class LikeReader {
   const RankFlatFiles& files_;
   std::map<std::string, LikeUnit> units_;   // by what precedes the names of their parameters
   std::unordered_set<std::string> stored_;  // names of tensors that are whole
+  std::unordered_set<std::size_t> pieces_;  // indices of tensors that leave_pieces_aside() found
   std::unordered_set<std::string> named_;   // second names
 };
 

@@ -46,6 +46,7 @@ bool is_cut_so(const FlatMember& member, std::uint64_t begin, const FlatVector& 
 std::optional<std::vector<std::uint64_t>> flat_places(const std::vector<FlatMember>& members,
                                                       const FlatVector& vector) {
   const bool may_have_gaps =
+      vector.may_have_gaps ||
       std::ranges::any_of(members, [](const FlatMember& member) { return !member.pieces.empty(); });
   std::optional<Places> found;
   for (const std::uint64_t alignment : kAlignments) {

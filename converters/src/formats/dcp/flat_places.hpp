@@ -29,6 +29,7 @@ struct FlatVector {
   /// True where `elements` counts what fills up the last rank's part, fewer elements than ranks.
   bool is_filled = false;
   std::uint64_t ranks = 1;
+  bool may_have_gaps = false;  ///< its parameters may, although none has pieces
   std::map<std::uint64_t, ElementRange> parts = {};  ///< by rank
 };
 
@@ -46,8 +47,8 @@ struct PlacedUnit {
 };
 
 /// Returns the first element of each member; nullopt unless their sizes fill the vector, each piece
-/// has the size and place that FSDP1 gives it, and one choice of gaps only does that. Only members
-/// with pieces have gaps.
+/// has the size and place that FSDP1 gives it, and one choice of gaps only does that. Only
+/// members with pieces have gaps, or those of a vector that says so.
 std::optional<std::vector<std::uint64_t>> flat_places(const std::vector<FlatMember>& members,
                                                       const FlatVector& vector);
 

@@ -210,12 +210,14 @@ void read_group(const RankFileGroup& group, const std::string& start, StateDictB
   if (group.files.size() > 1) note_lone_tensors(builder.out);
 }
 
-/// Returns whether a file of a rank holds DTensors, which say where they lie in the whole.
+/// Returns whether a file of a rank holds DTensors or ShardedTensors, which say where they lie in
+/// the whole.
 bool has_distributed_tensors(Storage& storage, const Path& path) {
   try {
     const torch::TorchFile file(torch::whole_file(storage, path));
     return std::ranges::any_of(file.pickle().globals(), [](const std::string& name) {
-      return name.starts_with("torch.distributed.tensor.") && name.ends_with("DTensor");
+      return (name.starts_with("torch.distributed.tensor.") && name.ends_with("DTensor")) ||
+             name == "torch.distributed._shard.sharded_tensor.api.ShardedTensor";
     });
   } catch (const Error&) {
     return false;  // what asks for a model names the defect

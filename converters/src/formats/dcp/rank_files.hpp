@@ -15,7 +15,7 @@ struct RankFileGroup {
   std::uint64_t world_size = 0;  ///< 0 when the names do not contain it
   std::map<std::uint64_t, Path> files;
   std::pair<std::string, std::string> doubled;  ///< names of one rank, if there are two
-  /// By their names, or because they are the only ones and hold DTensors.
+  /// By their names, or because they are the only ones and hold DTensors or ShardedTensors.
   bool are_models = false;
 };
 
