@@ -9,6 +9,7 @@
 namespace unishard::converters {
 namespace {
 
+using testing::AllOf;
 using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
@@ -44,6 +45,31 @@ TEST_F(ModelDoubts, LayersThatTheConfigurationHasAreMissed) {
   EXPECT_THAT(doubts(), IsEmpty()) << "layers that share weights";
   test::write_file(folder_.path() / "config.json", "x");
   EXPECT_THAT(doubts(), ElementsAre(HasSubstr("config.json is no JSON object")));
+}
+
+TEST_F(ModelDoubts, ATensorThatAllModelsOfTheTypeHaveIsMissed) {
+  for (const char* name : {"model.embed_tokens.weight", "model.layers.0.input_layernorm.weight",
+                           "model.layers.0.post_attention_layernorm.weight"})
+    add(name);
+  write("config.json", {{"model_type", "llama"}, {"architectures", {"LlamaModel"}}});
+  EXPECT_THAT(doubts(), ElementsAre(AllOf(HasSubstr("every model of the type llama"),
+                                          HasSubstr("\"model.norm.weight\""))));
+  write("adapter_config.json", Json::object());
+  EXPECT_THAT(doubts(), IsEmpty()) << "an adapter has less than its model";
+}
+
+TEST_F(ModelDoubts, OneOfTiedTensorsIsEnough) {
+  for (const char* name : {"lm_head.weight", "model.norm.weight"}) add(name);
+  write("config.json", {{"model_type", "llama"}, {"architectures", {"LlamaForCausalLM"}}});
+  EXPECT_THAT(doubts(), IsEmpty());
+  catalog_.tensors[0].fqn = "score.weight";
+  EXPECT_THAT(doubts(), ElementsAre(HasSubstr("\"model.embed_tokens.weight\"")));
+}
+
+TEST_F(ModelDoubts, AModelOfOtherNamesIsNotLookedAt) {
+  add("tok_embeddings.weight");
+  write("config.json", {{"model_type", "llama"}, {"architectures", {"LlamaModel"}}});
+  EXPECT_THAT(doubts(), IsEmpty());
 }
 
 TEST_F(ModelDoubts, AModelWithoutAnyLayerIsMissed) {

@@ -7,6 +7,8 @@
 #include "core/model_tensors.hpp"
 #include "reading/adapter_doubts.hpp"
 #include "reading/layer_doubts.hpp"
+#include "reading/model_type.hpp"
+#include "reading/required_tensors.hpp"
 
 #include <fmt/format.h>
 
@@ -15,6 +17,7 @@
 #include <optional>
 #include <string_view>
 #include <unordered_set>
+#include <utility>
 
 namespace unishard::converters {
 namespace {
@@ -133,6 +136,9 @@ std::vector<std::string> doubts_about_model(Storage& storage, const Path& folder
     lines = doubts_about_layers(*config, catalog);
     doubt_width(*config, catalog, lines);
     doubt_vocabulary(*config, catalog, lines);
+    if (storage.kind(folder / "adapter_config.json") != EntryKind::File)  // an adapter has less
+      for (std::string& line : doubts_about_required(model_type_of(config->dump()), catalog))
+        lines.push_back(std::move(line));
   }
   doubt_total_size(storage, folder, catalog, lines);
   for (const char* name : {"config.json", "adapter_config.json"}) {

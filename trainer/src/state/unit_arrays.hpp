@@ -13,7 +13,8 @@ struct UnitArrays {
   std::vector<StateArray> states = {};     ///< float32
   StateArray rounded = {};  ///< gets the rounding of the master; undefined where nothing does
   at::ScalarType stored = at::kFloat;  ///< what the master is rounded to
-  /// Of a draft in memory: the master and the states whose values its own get before the update.
+  /// The master and the states that a draft in memory is made of: its own get their values before
+  /// the update.
   std::vector<StateArray> previous = {};
 
   /// Returns true when the master and the states are in files, or all of them in pinned memory.
