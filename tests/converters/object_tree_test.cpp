@@ -78,9 +78,12 @@ TEST(ObjectTree, RefusesAValueThatIsNothingElse) {
 
 TEST(ObjectTree, NamesTheAttributesOfAnOrdinaryTensor) {
   // _rebuild_parameter_with_state(0, False, None, {"scale": 1})
-  const std::string parameter = "ctorch._utils\n_rebuild_parameter_with_state\n(K\0"s + "\x89N" +
-                                dict({{"scale", "K\1"}}) + "tR";
-  const auto pickle = parse(dict({{"w", parameter}}));
+  const auto parameter = [](const std::string& attributes) {
+    return "ctorch._utils\n_rebuild_parameter_with_state\n(K\0"s + "\x89N" + attributes + "tR";
+  };
+  const std::string mark_of_fsdp = dict({{"_has_been_cloned", "K\1"}});
+  const auto pickle =
+      parse(dict({{"w", parameter(dict({{"scale", "K\1"}}))}, {"x", parameter(mark_of_fsdp)}}));
   const ObjectTree tree = describe(pickle->root(), pickle->bytes().size());
   EXPECT_THAT(tree.attributes, ElementsAre("w: scale"));
 }

@@ -383,8 +383,12 @@ class Describer {
     if (members && members->is(NodeKind::Tuple) && members->size() > 0) members = (*members)[0];
     if (!members || !members->is_dict() || members->pair_count() == 0) return;
     std::vector<std::string> names;
-    for (std::size_t i = 0; i < std::min(members->pair_count(), kFirstNames + 1); ++i)
-      names.push_back(name(part_of(members->key(i))));
+    for (std::size_t i = 0; i < members->pair_count() && names.size() <= kFirstNames; ++i) {
+      std::string each = name(part_of(members->key(i)));
+      // A mark of FSDP1's hooks (torch/distributed/fsdp/_state_dict_utils.py).
+      if (each != "_has_been_cloned") names.push_back(std::move(each));
+    }
+    if (names.empty()) return;
     attributes.push_back(fmt::format("{}: {}", name(path), first_names(names)));
     memory_.charge(2 * sizeof(std::string) + attributes.back().size());
   }
