@@ -6,6 +6,7 @@
 
 #include "guarded_device/streams.hpp"
 #include "guarded_run.hpp"
+#include "temp_dir.hpp"
 
 #include <ATen/ops/arange.h>
 #include <torch/version.h>
@@ -92,6 +93,36 @@ TEST_P(OffloadFromTheDevice, HasThemWithUpdatesAheadThatStandAndBeginAnew) {
       expect_same(train_wavering(Where::Device, world, config, clipping, factor, ahead), plain);
       EXPECT_EQ(ahead, world == 1 ? 3 : 0);
     }
+  }
+}
+
+/// Returns the next loss of a run on the host that continues from a checkpoint.
+Ran resumed(const Config& config, const Path& folder) {
+  return run(Where::Host, 1, config, [&](Engine& engine, SmallModel& model, Ran& ran) {
+    engine.load_checkpoint(folder);
+    train(engine, model, 1, ran);
+  });
+}
+
+/// The arrays that a save copies are those that the second update after it writes.
+TEST_P(OffloadFromTheDevice, ASaveHoldsItsStepWhileUpdatesRunAhead) {
+  for (const DType compute : {DType::Float32, DType::BFloat16}) {
+    Config config = offloaded(GetParam(), compute);
+    const TempDir plain, ahead;
+    run(Where::Device, 1, config, [&](Engine& engine, SmallModel& model, Ran& ran) {
+      train(engine, model, 3, ran);
+      engine.save_checkpoint({.folder = plain.path()}).wait();
+    });
+    config.offload_optimizer.super_offload = true;
+    run(Where::Device, 1, config, [&](Engine& engine, SmallModel& model, Ran& ran) {
+      train(engine, model, 3, ran);
+      const SaveHandle saved =
+          engine.save_checkpoint({.folder = ahead.path(), .asynchronous = true});
+      train(engine, model, 3, ran);
+      saved.wait();
+    });
+    const Config on_host = small_config(GetParam().stage, compute);
+    expect_same(resumed(on_host, ahead.path()), resumed(on_host, plain.path()));
   }
 }
 

@@ -81,8 +81,8 @@ class Runtime {
   /// stream that failed does nothing more.
   virtual void wait(Stream stream, const EventPtr& event) = 0;
 
-  /// Blocks the caller until `stream` has done what it was given. No effect on the host's Compute,
-  /// which is the caller. Throws: as wait() does.
+  /// Blocks the caller, which may be any thread, until `stream` has done what it was given. No
+  /// effect on the host's Compute, which is the caller. Throws: as wait() does.
   virtual void finish(Stream stream) = 0;
 
   /// Marks what `stream` is given until the result is destroyed as one piece of work in the trace;
