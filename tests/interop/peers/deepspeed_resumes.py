@@ -3,8 +3,8 @@
 
   deepspeed_resumes.py BUILD [--world-sizes 1 2 3 4 5] [--stages 0 1 2 3] [--dtypes fp32 bf16 fp16] [--steps 3]
 
-For every combination `unishard reshard --to deepspeed` rewrites the native checkpoint, engines of that size and stage load it,
-and then
+The run in bf16 keeps its state in files (offload to nvme). For every combination `unishard reshard --to deepspeed` rewrites the native checkpoint,
+engines of that size and stage load it, and then
   state   fp32, exp_avg and exp_avg_sq of every parameter must have the bits of the native checkpoint, which stock HDF5 read
   losses  the next losses must have the bits of an engine of the same size and stage into whose memory that state was put
           through DeepSpeed's own accessors, and no checkpoint; beside them, how far they are from what train_gpt itself
@@ -230,6 +230,12 @@ def read_losses(path):
     return [float.fromhex(json.loads(line)["loss"]) for line in path.read_text().splitlines()]
 
 
+def offloaded(folder):
+    """The run in bf16 has its state in files; it goes on in memory."""
+    place = {"device": "nvme", "nvme_path": str(folder)}
+    return {"zero_optimization": {"stage": 3, "offload_optimizer": place, "offload_param": {**place, "max_in_cpu": 0}}}
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("build", type=pathlib.Path)
@@ -243,7 +249,7 @@ def main():
     with tempfile.TemporaryDirectory() as scratch:
         scratch, native, own = pathlib.Path(scratch), {}, {}
         for dtype in args.dtypes:
-            window = truth.train(build, scratch / dtype, 4, dtype)
+            window = truth.train(build, scratch / dtype, 4, dtype, more=offloaded(scratch) if dtype == "bf16" else {})
             native[dtype] = str(next((scratch / dtype / "run").glob("global_step*")))
             truth.train(build, scratch / f"{dtype}-on", 4 + args.steps, dtype, resume=native[dtype] + "/", losses=scratch / f"{dtype}.jsonl")
             own[dtype] = read_losses(scratch / f"{dtype}.jsonl")
