@@ -163,6 +163,15 @@ TEST(FilesBeside, AFolderOfDeepSpeedThatIsGoneIsNamed) {
   EXPECT_EQ(unread_in(folder.path()), lost);
 }
 
+TEST(FilesBeside, ATrainersScheduleBesideAFolderOfDeepSpeedIsNamed) {
+  const TempDir run;
+  std::filesystem::copy(Path(UNISHARD_TEST_DATA) / "golden/deepspeed/tied_stage0_bf16",
+                        run.path() / "checkpoint-4", std::filesystem::copy_options::recursive);
+  EXPECT_EQ(unread_in(run.path() / "checkpoint-4").count("scheduler.pt"), 0u);
+  write_file(run.path() / "checkpoint-4/scheduler.pt", "x");
+  EXPECT_EQ(unread_in(run.path() / "checkpoint-4").at("scheduler.pt"), Role::SideFile);
+}
+
 /// The formats whose shards are joined, and how a shard is written.
 struct ShardFormat {
   std::string suffix;

@@ -24,6 +24,11 @@ Losses beside_deepspeed(Storage& storage, const Path& folder) {
     if (storage.kind(folder / name) == EntryKind::File)
       losses.push_back({Role::SideFile, std::string(name), "the optimizer of another save"});
   }
+  constexpr const char* kSchedule = "scheduler.pt";
+  if (storage.kind(folder / kSchedule) == EntryKind::File)
+    losses.push_back({Role::SideFile, kSchedule,
+                      "the Trainer's schedule beside a folder of DeepSpeed is not read; copy it if "
+                      "the Trainer goes on from the result"});
   return losses;
 }
 
