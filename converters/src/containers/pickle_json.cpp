@@ -186,6 +186,9 @@ class JsonPickler {
     } catch (const Json::exception&) {
       refuse(type, "lacks its value");
     }
+    if (type == "torch.Tensor")
+      raise(ErrorCode::Unsupported, "a tensor that is neither the model's nor the optimizer's",
+            "leave it out of the output");
     const std::string name = json.contains("name") ? json["name"].dump() : "";
     refuse(type, fmt::format("{}{}cannot be written as data", name, name.empty() ? "" : " "));
   }
