@@ -231,8 +231,33 @@ TEST_F(StateDoubts, StepsOfTheTrainerAreHeldAgainstTheOthers) {
 }
 
 TEST_F(StateDoubts, NumbersWithoutAStateMayBeFrozen) {
+  TensorInfo frozen;
+  frozen.fqn = "d";
+  frozen.state = state::kWeights;
+  frozen.shape = {2};
+  catalog_.tensors.push_back(std::move(frozen));
   params().push_back("state.7");
   EXPECT_THAT(doubts(), ElementsAre(HasSubstr("as of frozen and unused parameters: state.7")));
+}
+
+TEST_F(StateDoubts, MoreNumbersInGroupsThanParametersAreCounted) {
+  for (const char* fqn : {"a", "b", "c"}) {
+    drop(fqn, "exp_avg");
+    drop(fqn, "exp_avg_sq");
+  }
+  steps() = Json::object();
+  params() = {"state.0", "state.1", "state.2"};
+  EXPECT_THAT(doubts(), IsEmpty()) << "SGD keeps no states";
+  drop("b", "fp32");
+  EXPECT_THAT(doubts(), ElementsAre(HasSubstr("list 3 parameters, and the model has 2 tensors")));
+  params() = {"state.0", "state.1"};
+  EXPECT_THAT(doubts(), IsEmpty());
+  params() = {"state.0", "state.1", "state.2"};
+  catalog_.producer = {{"guessed_ties", {"d"}}};
+  EXPECT_THAT(doubts(), IsEmpty()) << "a second name may be a parameter of its own";
+  catalog_.producer = Json::object();
+  catalog_.tensors.clear();
+  EXPECT_THAT(doubts(), IsEmpty()) << "an optimizer alone";
 }
 
 TEST_F(StateDoubts, ASecondNameIsAName) {

@@ -15,6 +15,7 @@ namespace unishard::converters {
 
 /// Returns at most one line for each kind of doubt: moments of another shape than their parameter;
 /// moments with numbers that have the shape of no parameter, or more of a shape than parameters;
+/// groups that list more parameters than the model has, where they list numbers;
 /// moments, or a step, that a parameter lacks and the others like it have; one of Adam's two
 /// moments, or all states, that no parameter has after a step; 8-bit moments without their scales;
 /// parameters that two groups list, that no group lists, or that groups list and nothing has.
