@@ -219,15 +219,22 @@ TEST_F(StateDoubts, NamesOfGroupsAreHeldAgainstTheParameters) {
 }
 
 TEST_F(StateDoubts, StepsOfTheTrainerAreHeldAgainstTheOthers) {
-  EXPECT_THAT(doubts_about_steps(catalog_, 3, 3), IsEmpty());
-  EXPECT_THAT(doubts_about_steps(catalog_, 3, 9), ElementsAre(HasSubstr("the folder's name 9")));
+  EXPECT_THAT(doubts_about_steps(catalog_, 3, 3, false), IsEmpty());
+  EXPECT_THAT(doubts_about_steps(catalog_, 3, 9, false),
+              ElementsAre(HasSubstr("the folder's name 9")));
   catalog_.scheduler = {{"last_epoch", 6}, {"_step_count", 7}};
-  EXPECT_THAT(doubts_about_steps(catalog_, 3, {}), IsEmpty()) << "of two processes";
+  EXPECT_THAT(doubts_about_steps(catalog_, 3, {}, false), IsEmpty()) << "of two processes";
+  EXPECT_THAT(doubts_about_steps(catalog_, 3, {}, true),
+              ElementsAre(HasSubstr("and the schedule 6")));
+  catalog_.scheduler["last_epoch"] = 3;
+  EXPECT_THAT(doubts_about_steps(catalog_, 3, {}, true), IsEmpty());
   catalog_.scheduler["last_epoch"] = 4;
-  EXPECT_THAT(doubts_about_steps(catalog_, 3, {}), ElementsAre(HasSubstr("and the schedule 4")));
+  EXPECT_THAT(doubts_about_steps(catalog_, 3, {}, false),
+              ElementsAre(HasSubstr("and the schedule 4")));
   catalog_.scheduler["num_bad_epochs"] = 0;
   steps()["b"] = 12;
-  EXPECT_THAT(doubts_about_steps(catalog_, 3, {}), ElementsAre(HasSubstr("and the optimizer 12")));
+  EXPECT_THAT(doubts_about_steps(catalog_, 3, {}, false),
+              ElementsAre(HasSubstr("and the optimizer 12")));
 }
 
 TEST_F(StateDoubts, NumbersWithoutAStateMayBeFrozen) {

@@ -499,7 +499,8 @@ void add_doubts_about_steps(Storage& storage, const Path& path, std::string_view
   Losses losses;
   if (const auto steps = trainer::read_progress(storage, folder, losses))
     source.add_remarks(doubts_about_steps(source.catalog(), *steps,
-                                          checkpoint_number(folder.filename().string())));
+                                          checkpoint_number(folder.filename().string()),
+                                          trainer::has_one_process(storage, folder)));
   // The Trainer's own reader has told of it.
   if (format != "trainer" && is_here) source.add_losses(losses);
 }

@@ -471,7 +471,8 @@ std::vector<std::string> doubts_about_settings(const Catalog& catalog) {
 }
 
 std::vector<std::string> doubts_about_steps(const Catalog& catalog, std::int64_t steps,
-                                            std::optional<std::uint64_t> number) {
+                                            std::optional<std::uint64_t> number,
+                                            bool has_one_process) {
   std::vector<std::string> lines;
   if (number && std::cmp_not_equal(steps, *number))
     lines.push_back(fmt::format("trainer_state.json counts {} steps, and the folder's name {}",
@@ -486,7 +487,8 @@ std::vector<std::string> doubts_about_steps(const Catalog& catalog, std::int64_t
   const auto scheduled = steps_of_schedule(catalog.scheduler);
   // accelerate's schedules count every process.
   const bool is_multiple = scheduled && wanted > 0 && std::fmod(*scheduled, wanted) == 0;
-  if (scheduled && !is_multiple && scheduled != done)
+  const bool is_usual = has_one_process ? scheduled == wanted : is_multiple;
+  if (scheduled && !is_usual && scheduled != done)
     lines.push_back(fmt::format(
         "trainer_state.json counts {} steps, and the schedule {}: some steps were skipped, or the "
         "two files are of two saves",

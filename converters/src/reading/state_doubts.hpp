@@ -28,7 +28,9 @@ std::vector<std::string> doubts_about_settings(const Catalog& catalog);
 
 /// Returns a line for each count of steps that is not `steps`, that of a Trainer's
 /// trainer_state.json: the optimizer's, the schedule's, and `number`, which the folder's name has.
+/// A schedule may count a step for each process, unless `has_one_process`.
 std::vector<std::string> doubts_about_steps(const Catalog& catalog, std::int64_t steps,
-                                            std::optional<std::uint64_t> number);
+                                            std::optional<std::uint64_t> number,
+                                            bool has_one_process);
 
 }  // namespace unishard::converters
