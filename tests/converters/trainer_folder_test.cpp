@@ -525,6 +525,18 @@ TEST_F(TrainerFolder, WhoseProgressCannotBeReadSaysSo) {
   }
 }
 
+TEST_F(TrainerFolder, WithoutItsModelSaysWhichFileIsMissing) {
+  const Path folder = copied("llama");
+  fs::remove(folder / "model.safetensors");
+  EXPECT_THAT(probe(posix_storage(), folder).problem,
+              HasSubstr("model.safetensors, pytorch_model.bin or adapter_model.safetensors is "
+                        "missing beside it"));
+  fs::copy(kFolders / "adapter", folder / "second");
+  fs::remove(folder / "second/optimizer.pt");
+  EXPECT_THAT(probe(posix_storage(), folder).problem,
+              HasSubstr("name one of them, second (optimizer.pt is beside them"));
+}
+
 TEST_F(TrainerFolder, OfOneProcessHasAStateOfRandomGeneratorsWithoutANumber) {
   EXPECT_FALSE(trainer::has_one_process(posix_storage(), temp_.path()));
   test::write_file(temp_.path() / "rng_state.pth", "");
