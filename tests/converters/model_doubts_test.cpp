@@ -248,5 +248,52 @@ TEST_F(ModelDoubts, MatricesOfAnAdapterFitEachOtherAndItsConfiguration) {
   EXPECT_THAT(doubts(), ElementsAre(HasSubstr("another rank")));
 }
 
+TEST_F(ModelDoubts, EachModuleThatWasSavedWholeIsMissed) {
+  add("m.embed_tokens.weight");
+  Json config = {{"modules_to_save", {"lm_head", "tokens"}}};
+  write("adapter_config.json", config);
+  EXPECT_THAT(doubts(), ElementsAre(HasSubstr("no tensor: lm_head")));
+  config["ensure_weight_tying"] = true;
+  write("adapter_config.json", config);
+  EXPECT_THAT(doubts(), IsEmpty()) << "one stands for both";
+  write("adapter_config.json", {{"modules_to_save", {"classifier", "score", "tokens"}}});
+  EXPECT_THAT(doubts(), ElementsAre(HasSubstr("no tensor: classifier, score")));
+}
+
+TEST_F(ModelDoubts, ABiasOfASavedModuleHasAWeight) {
+  add("m.classifier.bias");
+  write("adapter_config.json", {{"modules_to_save", {"classifier", "score"}}});
+  EXPECT_THAT(doubts(), ElementsAre(HasSubstr("a bias and no weight: m.classifier.bias")));
+  write("adapter_config.json", {{"bias", "all"}});
+  EXPECT_THAT(doubts(), IsEmpty());
+  add("m.classifier.weight");
+  write("adapter_config.json", {{"modules_to_save", {"classifier", "score"}}});
+  EXPECT_THAT(doubts(), IsEmpty());
+}
+
+TEST_F(ModelDoubts, TrainedTokensAreMissed) {
+  add("m.layers.0.q.weight");
+  write("adapter_config.json", {{"trainable_token_indices", {1, 2}}});
+  EXPECT_THAT(doubts(), ElementsAre(HasSubstr("embeddings (trainable_token_indices)")));
+  add("m.embed_tokens.token_adapter.trainable_tokens_delta");
+  EXPECT_THAT(doubts(), IsEmpty());
+  Json tokens = {{"embed_tokens", {1, 2}}, {"lm_head", {1, 2}}};
+  write("adapter_config.json", {{"trainable_token_indices", tokens}});
+  EXPECT_THAT(doubts(), IsEmpty()) << "the output is tied";
+  tokens["lm_head"] = {3};
+  write("adapter_config.json", {{"trainable_token_indices", tokens}});
+  EXPECT_THAT(doubts(), ElementsAre(HasSubstr("lm_head (trainable_token_indices)")));
+}
+
+TEST_F(ModelDoubts, SharedProjectionsThatWereSavedAreMissed) {
+  add("base_model.vera_B");
+  write("adapter_config.json", {{"peft_type", "VERA"}, {"save_projection", true}});
+  EXPECT_THAT(doubts(), ElementsAre(HasSubstr("there is no vera_A")));
+  write("adapter_config.json", {{"peft_type", "VERA"}, {"save_projection", false}});
+  EXPECT_THAT(doubts(), IsEmpty());
+  write("adapter_config.json", {{"peft_type", "RANDLORA"}, {"save_projection", true}});
+  EXPECT_THAT(doubts(), ElementsAre(HasSubstr("there is no randlora_A, randlora_B")));
+}
+
 }  // namespace
 }  // namespace unishard::converters

@@ -219,20 +219,52 @@ TEST_F(StateDoubts, NamesOfGroupsAreHeldAgainstTheParameters) {
 }
 
 TEST_F(StateDoubts, StepsOfTheTrainerAreHeldAgainstTheOthers) {
-  EXPECT_THAT(doubts_about_steps(catalog_, 3, 3), IsEmpty());
-  EXPECT_THAT(doubts_about_steps(catalog_, 3, 9), ElementsAre(HasSubstr("the folder's name 9")));
+  EXPECT_THAT(doubts_about_steps(catalog_, 3, 3, false), IsEmpty());
+  EXPECT_THAT(doubts_about_steps(catalog_, 3, 9, false),
+              ElementsAre(HasSubstr("the folder's name 9")));
   catalog_.scheduler = {{"last_epoch", 6}, {"_step_count", 7}};
-  EXPECT_THAT(doubts_about_steps(catalog_, 3, {}), IsEmpty()) << "of two processes";
+  EXPECT_THAT(doubts_about_steps(catalog_, 3, {}, false), IsEmpty()) << "of two processes";
+  EXPECT_THAT(doubts_about_steps(catalog_, 3, {}, true),
+              ElementsAre(HasSubstr("and the schedule 6")));
+  catalog_.scheduler["last_epoch"] = 3;
+  EXPECT_THAT(doubts_about_steps(catalog_, 3, {}, true), IsEmpty());
   catalog_.scheduler["last_epoch"] = 4;
-  EXPECT_THAT(doubts_about_steps(catalog_, 3, {}), ElementsAre(HasSubstr("and the schedule 4")));
+  EXPECT_THAT(doubts_about_steps(catalog_, 3, {}, false),
+              ElementsAre(HasSubstr("and the schedule 4")));
   catalog_.scheduler["num_bad_epochs"] = 0;
   steps()["b"] = 12;
-  EXPECT_THAT(doubts_about_steps(catalog_, 3, {}), ElementsAre(HasSubstr("and the optimizer 12")));
+  EXPECT_THAT(doubts_about_steps(catalog_, 3, {}, false),
+              ElementsAre(HasSubstr("and the optimizer 12")));
 }
 
 TEST_F(StateDoubts, NumbersWithoutAStateMayBeFrozen) {
+  TensorInfo frozen;
+  frozen.fqn = "d";
+  frozen.state = state::kWeights;
+  frozen.shape = {2};
+  catalog_.tensors.push_back(std::move(frozen));
   params().push_back("state.7");
   EXPECT_THAT(doubts(), ElementsAre(HasSubstr("as of frozen and unused parameters: state.7")));
+}
+
+TEST_F(StateDoubts, MoreNumbersInGroupsThanParametersAreCounted) {
+  for (const char* fqn : {"a", "b", "c"}) {
+    drop(fqn, "exp_avg");
+    drop(fqn, "exp_avg_sq");
+  }
+  steps() = Json::object();
+  params() = {"state.0", "state.1", "state.2"};
+  EXPECT_THAT(doubts(), IsEmpty()) << "SGD keeps no states";
+  drop("b", "fp32");
+  EXPECT_THAT(doubts(), ElementsAre(HasSubstr("list 3 parameters, and the model has 2 tensors")));
+  params() = {"state.0", "state.1"};
+  EXPECT_THAT(doubts(), IsEmpty());
+  params() = {"state.0", "state.1", "state.2"};
+  catalog_.producer = {{"guessed_ties", {"d"}}};
+  EXPECT_THAT(doubts(), IsEmpty()) << "a second name may be a parameter of its own";
+  catalog_.producer = Json::object();
+  catalog_.tensors.clear();
+  EXPECT_THAT(doubts(), IsEmpty()) << "an optimizer alone";
 }
 
 TEST_F(StateDoubts, ASecondNameIsAName) {

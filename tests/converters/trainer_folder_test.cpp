@@ -10,6 +10,7 @@
 #include "fixtures.hpp"
 #include "formats/trainer/known_models.hpp"
 #include "formats/trainer/parameter_names.hpp"
+#include "formats/trainer/trainer_state.hpp"
 #include "read_source.hpp"
 #include "reading/fused_parameters.hpp"
 #include "reading/model_type.hpp"
@@ -522,6 +523,26 @@ TEST_F(TrainerFolder, WhoseProgressCannotBeReadSaysSo) {
     EXPECT_TRUE(source->catalog().data_position.is_null()) << broken;
     EXPECT_THAT(notes_of(*source), ElementsAre(HasSubstr("trainer_state.json"))) << broken;
   }
+}
+
+TEST_F(TrainerFolder, WithoutItsModelSaysWhichFileIsMissing) {
+  const Path folder = copied("llama");
+  fs::remove(folder / "model.safetensors");
+  EXPECT_THAT(probe(posix_storage(), folder).problem,
+              HasSubstr("model.safetensors, pytorch_model.bin or adapter_model.safetensors is "
+                        "missing beside it"));
+  fs::copy(kFolders / "adapter", folder / "second");
+  fs::remove(folder / "second/optimizer.pt");
+  EXPECT_THAT(probe(posix_storage(), folder).problem,
+              HasSubstr("name one of them, second (optimizer.pt is beside them"));
+}
+
+TEST_F(TrainerFolder, OfOneProcessHasAStateOfRandomGeneratorsWithoutANumber) {
+  EXPECT_FALSE(trainer::has_one_process(posix_storage(), temp_.path()));
+  test::write_file(temp_.path() / "rng_state.pth", "");
+  EXPECT_TRUE(trainer::has_one_process(posix_storage(), temp_.path()));
+  test::write_file(temp_.path() / "rng_state_0.pth", "");
+  EXPECT_FALSE(trainer::has_one_process(posix_storage(), temp_.path()));
 }
 
 TEST_F(TrainerFolder, WithAnotherModelThanItsEmbeddedCatalogIsReadWithoutIt) {

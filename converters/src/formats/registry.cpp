@@ -395,6 +395,18 @@ bool has_lost_optimizer(const Source& source) {
   });
 }
 
+/// Returns the name of the optimizer's file in a folder of the Trainer or of accelerate that has no
+/// model; empty for every other path.
+std::string optimizer_without_model(Storage& storage, const Path& path) {
+  constexpr std::array<const char*, 3> kOfTrainer = {"trainer_state.json", "training_args.bin",
+                                                     "rng_state.pth"};
+  const auto has = [&](std::string_view name) {
+    return storage.kind(path / name) == EntryKind::File;
+  };
+  if (has("optimizer.pt") && std::ranges::any_of(kOfTrainer, has)) return "optimizer.pt";
+  return has("optimizer.bin") && has("random_states_0.pkl") ? "optimizer.bin" : "";
+}
+
 /// Returns what is wrong with the model of a folder; nullopt for every other path.
 std::optional<std::string> problem_of_model(Storage& storage, const Path& path, const Row* row) {
   if (!has_model_files(row == nullptr ? "" : row->entry.name)) return std::nullopt;
@@ -423,10 +435,21 @@ Probe probe(Storage& storage, const Path& path) {
                         "there: the save did not finish, or the folder is gone",
                         path.string(), fmt::join(checkpoints, ", "))};
   }
+  const std::string optimizer = optimizer_without_model(storage, path);
   if (!checkpoints.empty()) {
     return {{},
-            fmt::format("{} is a folder of checkpoints: name one of them, {}", path.string(),
-                        fmt::join(checkpoints, ", "))};
+            fmt::format("{} is a folder of checkpoints: name one of them, {}{}", path.string(),
+                        fmt::join(checkpoints, ", "),
+                        optimizer.empty()
+                            ? ""
+                            : fmt::format(" ({} is beside them, and is not read with any of them)",
+                                          optimizer))};
+  }
+  if (!optimizer.empty()) {
+    return {{},
+            fmt::format("{} has {}, and its model is not there: model.safetensors, "
+                        "pytorch_model.bin or adapter_model.safetensors is missing beside it",
+                        path.string(), optimizer)};
   }
   if (const auto foreign = recognise_foreign(storage, path)) {
     return {{}, fmt::format("{} is {}", path.string(), foreign->text)};
@@ -499,7 +522,8 @@ void add_doubts_about_steps(Storage& storage, const Path& path, std::string_view
   Losses losses;
   if (const auto steps = trainer::read_progress(storage, folder, losses))
     source.add_remarks(doubts_about_steps(source.catalog(), *steps,
-                                          checkpoint_number(folder.filename().string())));
+                                          checkpoint_number(folder.filename().string()),
+                                          trainer::has_one_process(storage, folder)));
   // The Trainer's own reader has told of it.
   if (format != "trainer" && is_here) source.add_losses(losses);
 }

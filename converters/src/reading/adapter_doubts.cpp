@@ -7,6 +7,7 @@
 #include "reading/layer_doubts.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <array>
@@ -76,22 +77,117 @@ std::vector<std::string> listed(const SortedJson& config, const char* key) {
   return names;
 }
 
-/// PEFT lists the usual names of heads, of which a model has one.
-void doubt_modules(const SortedJson& config, const Catalog& catalog,
-                   std::vector<std::string>& lines) {
-  const auto is_missing = [&](const std::string& module) {
-    return std::ranges::none_of(catalog.tensors, [&](const TensorInfo& tensor) {
-      return ("." + tensor.fqn + ".").find("." + module + ".") != std::string::npos;
+bool has_tensor(const Catalog& catalog, const std::function<bool(const std::string&)>& is_wanted) {
+  return std::ranges::any_of(
+      catalog.tensors, [&](const TensorInfo& tensor) { return is_wanted("." + tensor.fqn + "."); });
+}
+
+/// Whether PEFT itself lists the module for a kind of task, by the usual names of heads, of which a
+/// model has one.
+bool is_usual_head(std::string_view module) {
+  return module == "classifier" || module == "score" || module == "qa_outputs";
+}
+
+/// Returns the modules that were saved whole and have no tensor. PEFT finds them by the end of
+/// their names. Of modules that are tied with each other one may stand for the others.
+std::vector<std::string> missing_heads(const SortedJson& config, const Catalog& catalog) {
+  std::vector<std::string> heads = listed(config, "modules_to_save");
+  const std::size_t count = heads.size();
+  std::vector<std::string> found;
+  std::erase_if(heads, [&](const std::string& module) {
+    const bool is_there = has_tensor(catalog, [&](const std::string& name) {
+      return name.find(module + ".") != std::string::npos;
+    });
+    if (is_there) found.push_back(module);
+    return is_there;
+  });
+  if (config.value("ensure_weight_tying", SortedJson()) == true && heads.size() < count) return {};
+  if (std::ranges::any_of(found, is_usual_head)) std::erase_if(heads, is_usual_head);
+  return heads;
+}
+
+/// Returns the embeddings of which tokens are trained and have no tensor. One that is tied with
+/// another has the same tokens, and no tensor of its own.
+std::vector<std::string> missing_tokens(const SortedJson& config, const Catalog& catalog) {
+  const auto has_tokens = [&](const std::string& module) {
+    return has_tensor(catalog, [&](const std::string& name) {
+      return name.find(module + ".") != std::string::npos &&
+             name.find("trainable_tokens_delta.") != std::string::npos;
     });
   };
+  const SortedJson tokens = config.value("trainable_token_indices", SortedJson());
+  if (tokens.is_array() && !tokens.empty() && !has_tokens(""))
+    return {"embeddings (trainable_token_indices)"};
+  std::vector<std::string> missing;
+  if (!tokens.is_object()) return missing;
+  for (const auto& [module, indices] : tokens.items()) {
+    const auto stands_for_it = [&](const auto& other) {
+      return other.value() == indices && has_tokens(other.key());
+    };
+    const auto others = tokens.items();
+    if (std::none_of(others.begin(), others.end(), stands_for_it))
+      missing.push_back(fmt::format("{} (trainable_token_indices)", module));
+  }
+  return missing;
+}
+
+void doubt_modules(const SortedJson& config, const Catalog& catalog,
+                   std::vector<std::string>& lines) {
   std::vector<std::string> missing = listed(config, "target_modules");
-  std::erase_if(missing, std::not_fn(is_missing));
-  const std::vector<std::string> heads = listed(config, "modules_to_save");
-  if (std::ranges::all_of(heads, is_missing))
-    missing.insert(missing.end(), heads.begin(), heads.end());
+  std::erase_if(missing, [&](const std::string& module) {
+    return has_tensor(catalog, [&](const std::string& name) {
+      return name.find("." + module + ".") != std::string::npos;
+    });
+  });
+  for (std::string& module : missing_heads(config, catalog)) missing.push_back(std::move(module));
+  for (std::string& module : missing_tokens(config, catalog)) missing.push_back(std::move(module));
   if (!missing.empty())
     lines.push_back(fmt::format("adapter_config.json lists modules of which there is no tensor: {}",
                                 first_names(missing)));
+}
+
+/// A module that was saved whole has a weight where it has a bias. Others may have a bias alone,
+/// which the setting `bias` trains.
+void doubt_weights(const SortedJson& config, const Catalog& catalog,
+                   std::vector<std::string>& lines) {
+  constexpr std::string_view kBias = ".bias";
+  const std::vector<std::string> heads = listed(config, "modules_to_save");
+  const std::unordered_map<std::string, Shape> shapes = shapes_of(catalog);
+  std::vector<std::string> alone;
+  for (const TensorInfo& tensor : catalog.tensors) {
+    if (!is_of_model(tensor) || !tensor.fqn.ends_with(kBias)) continue;
+    const std::string module = tensor.fqn.substr(0, tensor.fqn.size() - kBias.size());
+    const bool is_head = std::ranges::any_of(heads, [&](const std::string& head) {
+      return (module + ".").find(head + ".") != std::string::npos;
+    });
+    if (is_head && !shapes.contains(module + ".weight")) alone.push_back(tensor.fqn);
+  }
+  if (!alone.empty())
+    lines.push_back(
+        fmt::format("modules that adapter_config.json lists (modules_to_save) have a bias and no "
+                    "weight: {}",
+                    first_names(alone)));
+}
+
+/// The matrices that all modules share are in the file where the configuration says so.
+void doubt_projections(const SortedJson& config, const Catalog& catalog,
+                       std::vector<std::string>& lines) {
+  const SortedJson type = config.value("peft_type", SortedJson());
+  if (type != "VERA" && type != "RANDLORA") return;
+  if (config.value("save_projection", SortedJson()) != true) return;
+  std::vector<std::string> missing;
+  for (const char* end : {"_A", "_B"}) {
+    const std::string name = std::string(type == "VERA" ? "vera" : "randlora") + end;
+    if (!has_tensor(catalog, [&](const std::string& each) {
+          return each.find("." + name + ".") != std::string::npos;
+        }))
+      missing.push_back(name);
+  }
+  if (!missing.empty())
+    lines.push_back(fmt::format(
+        "adapter_config.json says that the file has the projections (save_projection), and there "
+        "is no {}",
+        fmt::join(missing, ", ")));
 }
 
 /// The ranks that PEFT's configuration gives the matrices of an adapter.
@@ -146,6 +242,8 @@ std::vector<std::string> doubts_about_adapter(const std::optional<SortedJson>& c
   doubt_pairs(catalog, lines);
   if (!config) return lines;
   doubt_modules(*config, catalog, lines);
+  doubt_weights(*config, catalog, lines);
+  doubt_projections(*config, catalog, lines);
   doubt_ranks(*config, catalog, lines);
   if (has_all_layers(*config)) {
     for (std::string& line : doubts_about_adapted_layers(catalog)) lines.push_back(std::move(line));

@@ -1,6 +1,7 @@
 #include "reading/state_doubts.hpp"
 
 #include "unishard/converters/extra_state.hpp"
+#include "unishard/converters/guessed_ties.hpp"
 #include "unishard/converters/optimizer_scalars.hpp"
 #include "unishard/format/error.hpp"
 #include "unishard/format/text.hpp"
@@ -77,6 +78,7 @@ class Doubts {
     missing_scales();
     missing_steps();
     groups();
+    if (!has_surplus_) surplus_in_groups();
     return std::move(lines_);
   }
 
@@ -131,6 +133,7 @@ class Doubts {
     say(names,
         "states of the optimizer have the size of no parameter of the model: of modules that the "
         "model's files leave out, or one of the files is another's");
+    has_surplus_ = !names.empty();
     if (names.empty()) surplus_numbers();
   }
 
@@ -157,6 +160,44 @@ class Doubts {
     say(names,
         "the optimizer has states of more parameters than the model has: a tensor of the model "
         "has lost a part, or one of the files is another's");
+    has_surplus_ = !names.empty();
+  }
+
+  /// Each number in a group is a parameter of its own, also where it has no state, as with plain
+  /// SGD. Buffers count as parameters here, since nothing tells them apart.
+  void surplus_in_groups() {
+    const auto model = static_cast<std::size_t>(
+        std::ranges::count_if(std::views::values(parameters_), &is_in_model));
+    const std::set<std::string> trained = listed_parameters();
+    const bool has_numbers = std::ranges::any_of(trained, is_numbered);
+    if (!has_numbers || model == 0 || trained.size() <= model + guessed_ties()) return;
+    lines_.push_back(fmt::format(
+        "the optimizer's groups list {} parameters, and the model has {} tensors: a tensor of the "
+        "model is missing, the model's files leave a module out, {}or one of the files is "
+        "another's",
+        trained.size(), model, catalog_.aliases.empty() ? "" : "two parameters share a tensor, "));
+  }
+
+  static bool is_in_model(const Parameter& parameter) { return parameter.weight != nullptr; }
+
+  /// Returns how many parameters may have been taken for second names of others.
+  std::size_t guessed_ties() const {
+    const Json& producer = catalog_.producer;
+    return producer.is_object() ? producer.value(kGuessedTies, Json::array()).size() : 0;
+  }
+
+  /// Returns the names that the groups list.
+  std::set<std::string> listed_parameters() const {
+    std::set<std::string> names;
+    if (!catalog_.groups.is_array()) return names;
+    for (const Json& group : catalog_.groups) {
+      const auto params = group.is_object() ? group.find("params") : group.end();
+      if (!group.is_object() || params == group.end() || !params->is_array()) continue;
+      for (const Json& name : *params) {
+        if (name.is_string()) names.insert(name.get<std::string>());
+      }
+    }
+    return names;
   }
 
   /// Parameters of one group with as many dimensions.
@@ -368,6 +409,7 @@ class Doubts {
   const Catalog& catalog_;
   const bool has_objects_;
   const bool has_lost_states_;
+  bool has_surplus_ = false;  ///< a line tells of states of more parameters than there are
   std::map<std::string_view, Parameter> parameters_;
   std::vector<std::string> lines_;
 };
@@ -429,7 +471,8 @@ std::vector<std::string> doubts_about_settings(const Catalog& catalog) {
 }
 
 std::vector<std::string> doubts_about_steps(const Catalog& catalog, std::int64_t steps,
-                                            std::optional<std::uint64_t> number) {
+                                            std::optional<std::uint64_t> number,
+                                            bool has_one_process) {
   std::vector<std::string> lines;
   if (number && std::cmp_not_equal(steps, *number))
     lines.push_back(fmt::format("trainer_state.json counts {} steps, and the folder's name {}",
@@ -444,7 +487,8 @@ std::vector<std::string> doubts_about_steps(const Catalog& catalog, std::int64_t
   const auto scheduled = steps_of_schedule(catalog.scheduler);
   // accelerate's schedules count every process.
   const bool is_multiple = scheduled && wanted > 0 && std::fmod(*scheduled, wanted) == 0;
-  if (scheduled && !is_multiple && scheduled != done)
+  const bool is_usual = has_one_process ? scheduled == wanted : is_multiple;
+  if (scheduled && !is_usual && scheduled != done)
     lines.push_back(fmt::format(
         "trainer_state.json counts {} steps, and the schedule {}: some steps were skipped, or the "
         "two files are of two saves",

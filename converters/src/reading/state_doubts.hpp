@@ -15,6 +15,7 @@ namespace unishard::converters {
 
 /// Returns at most one line for each kind of doubt: moments of another shape than their parameter;
 /// moments with numbers that have the shape of no parameter, or more of a shape than parameters;
+/// groups that list more parameters than the model has, where they list numbers;
 /// moments, or a step, that a parameter lacks and the others like it have; one of Adam's two
 /// moments, or all states, that no parameter has after a step; 8-bit moments without their scales;
 /// parameters that two groups list, that no group lists, or that groups list and nothing has.
@@ -27,7 +28,9 @@ std::vector<std::string> doubts_about_settings(const Catalog& catalog);
 
 /// Returns a line for each count of steps that is not `steps`, that of a Trainer's
 /// trainer_state.json: the optimizer's, the schedule's, and `number`, which the folder's name has.
+/// A schedule may count a step for each process, unless `has_one_process`.
 std::vector<std::string> doubts_about_steps(const Catalog& catalog, std::int64_t steps,
-                                            std::optional<std::uint64_t> number);
+                                            std::optional<std::uint64_t> number,
+                                            bool has_one_process);
 
 }  // namespace unishard::converters

@@ -227,8 +227,11 @@ class Attributor {
     }
     for (const std::string& number : claims.numbers)  // that no group lists
       names.try_emplace(number, fmt::format("{}state.{}", prefix, number));
-    remark_on_numbers(optimizer, parameters.numbers.size(), fitting.has_value(),
-                      !listed_names(groups).empty(), remarks);
+    if (!fitting) {
+      remark_on_undecided(optimizer, parameters, model, remarks);
+    } else if (listed_names(groups).empty()) {
+      remark_on_numbers(optimizer, parameters.numbers.size(), remarks);
+    }
     return names;
   }
 
@@ -255,35 +258,36 @@ class Attributor {
                     first_names(part.undecided)));
   }
 
-  void remark_on_numbers(std::size_t optimizer, std::size_t count, bool is_named, bool is_listed,
+  std::string whose(std::size_t optimizer) const {
+    const std::string& key = optimizers_[optimizer].prefix;
+    return optimizers_.size() == 1 ? "the optimizer" : key.substr(0, key.size() - 1);
+  }
+
+  void remark_on_undecided(std::size_t optimizer, const NumberedParameters& parameters,
+                           const Model& model, std::vector<std::string>& remarks) const {
+    if (parameters.numbers.empty()) return;  // its groups list none
+    const auto order_hint = [&] {
+      return model.empty() || !fit_by_shape(parameters, model)
+                 ? "no tensors of the model in their order have their shapes"
+                 : "if the optimizer was given the parameters in the model's order, "
+                   "--assume-model-order names them";
+    };
+    remarks.push_back(fmt::format(
+        "{}'s {} parameters have numbers, and nothing tells for certain of which "
+        "parameters they are: called state.0, state.1, ...; {}",
+        whose(optimizer), parameters.numbers.size(),
+        state_.number_names.fit ? state_.number_names.undecided(parameters, model) : order_hint()));
+  }
+
+  void remark_on_numbers(std::size_t optimizer, std::size_t count,
                          std::vector<std::string>& remarks) const {
     if (count == 0) return;  // its groups list none
-    const std::string& key = optimizers_[optimizer].prefix;
-    const std::string whose =
-        optimizers_.size() == 1 ? "the optimizer" : key.substr(0, key.size() - 1);
-    if (!is_named) {
-      remarks.push_back(
-          fmt::format("{}'s {} parameters have numbers, and nothing tells for certain of which "
-                      "parameters they are: called state.0, state.1, ...; {}",
-                      whose, count,
-                      state_.number_names.fit
-                          ? state_.number_names.undecided
-                          : "if the optimizer was given the parameters in the model's order, "
-                            "--assume-model-order names them"));
-    } else if (!is_listed) {
-      remarks.push_back(
-          state_.assumes_model_order
-              ? fmt::format("{}'s {} parameters have numbers: named in the order of the model, as "
-                            "--assume-model-order says",
-                            whose, count)
-          : state_.number_names.fit
-              ? fmt::format("{}'s {} parameters have numbers: named {}", whose, count,
-                            state_.number_names.decided)
-              : fmt::format(
-                    "{}'s {} parameters have numbers: named by their shapes, each of which one "
-                    "tensor of the model has",
-                    whose, count));
-    }
+    const std::string how =
+        state_.assumes_model_order ? "in the order of the model, as --assume-model-order says"
+        : state_.number_names.fit  ? state_.number_names.decided
+                                   : "by their shapes, each of which one tensor of the model has";
+    remarks.push_back(
+        fmt::format("{}'s {} parameters have numbers: named {}", whose(optimizer), count, how));
   }
 
   /// An optimizer whose parameters another one before it has is undecided, and so is that one when

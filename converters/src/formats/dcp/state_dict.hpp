@@ -73,8 +73,10 @@ struct NumberNames {
   std::function<std::optional<std::vector<std::string>>(const NumberedParameters&,
                                                         const std::vector<NamedShape>&)>
       fit = {};
-  std::string decided;    ///< by what names were found, for a remark
-  std::string undecided;  ///< what the user may do then, for a remark
+  std::string decided;  ///< by what names were found, for a remark
+  /// Returns what the user may do where no names or several fit, for a remark.
+  std::function<std::string(const NumberedParameters&, const std::vector<NamedShape>&)> undecided =
+      {};
 };
 
 /// A tensor that is stored once and has two keys.

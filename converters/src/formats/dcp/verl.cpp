@@ -150,7 +150,9 @@ std::optional<Path> note_verl(Storage& storage, const Path& folder, StateDict& s
   state.number_names = {
       .fit = fit_by_shape,
       .decided = "in the order of the model, in which verl gives its parameters to the optimizer",
-      .undecided = "their shapes do not follow the order of the model's parameters"};
+      .undecided = [](const auto&, const auto&) {
+        return std::string("their shapes do not follow the order of the model's parameters");
+      }};
   return config;
 }
 

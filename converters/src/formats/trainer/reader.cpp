@@ -336,8 +336,15 @@ void record_compiled(const dcp::StateDict& state, std::string_view library,
   if (!modules.empty()) modules.record(library, arranged.catalog.producer);
 }
 
+/// Whether the user's word that the order is the model's names the parameters.
+bool would_fit(OrderSource order, const dcp::NumberedParameters& parameters,
+               const std::vector<dcp::NamedShape>& model) {
+  order.is_assumed = true;
+  return name_parameters(order, parameters, model).has_value();
+}
+
 /// What the user may do where nothing tells of which parameters the numbers are.
-std::string undecided_hint(const OrderSource& order) {
+std::string undecided_hint(const OrderSource& order, bool would_fit) {
   constexpr std::string_view kTorchFile =
       "a pytorch_model.bin in place of model.safetensors, which torch.save() writes of the model's "
       "state_dict(), keeps the order";
@@ -348,17 +355,14 @@ std::string undecided_hint(const OrderSource& order) {
         "model.safetensors does not keep the order of the model's parameters, and that of this "
         "model_type is not known; {}",
         kTorchFile);
-  if (order.is_assumed && order.is_file_order)
-    return "the order of the file fits no shapes of them";
-  if (order.is_assumed)
+  if (!would_fit && order.is_file_order) return "the order of the file fits no shapes of them";
+  if (!would_fit)
     return fmt::format("no order that is known of the model fits their shapes; {}", kTorchFile);
-  if (order.is_file_order)
-    return "if the optimizer was given the parameters in the model's order, --assume-model-order "
-           "names them";
-  return fmt::format(
+  constexpr std::string_view kAssume =
       "if the optimizer was given the parameters in the model's order, --assume-model-order names "
-      "them where an order that is known fits; {}",
-      kTorchFile);
+      "them";
+  if (order.is_file_order) return std::string(kAssume);
+  return fmt::format("{}; {}", kAssume, kTorchFile);
 }
 
 class Reader {
@@ -409,7 +413,10 @@ class Reader {
             "by their shapes and, where several have one, in the order in which the Trainer "
             "takes the model's parameters. If a script took them in another order, save "
             "with their names (get_state_dict)",
-        .undecided = std::string(undecided_hint(order))};
+        .undecided =
+            [order](const auto& parameters, const auto& model) {
+              return undecided_hint(order, would_fit(order, parameters, model));
+            }};
     const bool is_trainer = names_.format == file_names(Program::Trainer).format;
     const bool may_be_renamed = is_trainer && config && !is_torch && !read.adapter_naming;
     builder_.out.complete =

@@ -58,6 +58,11 @@ std::optional<std::int64_t> read_progress(Storage& storage, const Path& folder, 
   return std::nullopt;
 }
 
+bool has_one_process(Storage& storage, const Path& folder) {
+  return storage.kind(folder / "rng_state.pth") == EntryKind::File &&
+         storage.kind(folder / "rng_state_0.pth") == EntryKind::Missing;
+}
+
 std::string progress_text(const Catalog& catalog) {
   const Json by_default = 8;      // that of TrainingArguments
   constexpr int kInterval = 500;  // as well

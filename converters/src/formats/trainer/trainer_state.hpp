@@ -14,6 +14,10 @@ namespace unishard::converters::trainer {
 /// read.
 std::optional<std::int64_t> read_progress(Storage& storage, const Path& folder, Losses& losses);
 
+/// Returns whether one process wrote the checkpoint: several have states of random generators with
+/// their numbers.
+bool has_one_process(Storage& storage, const Path& folder);
+
 /// Returns the smallest file from which a Trainer goes on at the catalog's step. (It compares the
 /// batch size with its own, and warns. Without one, or without its control, it fails.)
 std::string progress_text(const Catalog& catalog);
