@@ -201,6 +201,7 @@ void read_group(const RankFileGroup& group, const std::string& start, StateDictB
     }
   }
   builder.finds_second_keys = false;
+  builder.settle_ties();
   if (flat) {
     const Path folder = group.files.begin()->second.parent_path();
     builder.flat_units = take_apart_like(builder.out, folder.string(), *builder.like, *flat);
