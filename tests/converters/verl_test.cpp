@@ -178,6 +178,23 @@ TEST(RankFilesOfATrainingState, HaveStatesAndGroupsUnderAnyNames) {
   }
 }
 
+TEST(RankFiles, OfAReplicaHaveTheNamesOfTheModel) {
+  const TempDir temp;
+  for (std::uint64_t rank = 0; rank < 2; ++rank) {
+    RankFileWriter file;
+    file.pickle.begin_ordered_dict();
+    for (const char* name : {"module.a", "module.b"}) {
+      file.pickle.str(name);
+      add_rows(file, rank, 2, 10);
+    }
+    file.pickle.end_dict();
+    file.write(temp.path() / fmt::format("model_world_size_2_rank_{}.pt", rank));
+  }
+  const auto source = open_source(posix_storage(), temp.path());
+  EXPECT_TRUE(source->catalog().find("a", state::kWeights));
+  EXPECT_TRUE(source->catalog().find("b", state::kWeights));
+}
+
 /// What a rank's file has of `b` beside `a`, two parameters of one shape.
 enum class Beside : std::uint8_t { Shared, Own, Nothing };
 
