@@ -194,7 +194,8 @@ class StateDictBuilder {
   void add_named_tensor(const std::string& key, const KeyPath& path, const torch::TorchFile& file,
                         torch::Value value, std::uint64_t rank);
   /// Returns true, and has noted the key, where `view` is a tensor's of another key in this file.
-  /// Of files of ranks, settle_ties() decides that. `view` is null for a rank without a part.
+  /// Returns false for files of ranks, of which settle_ties() decides. `view` is null for a rank
+  /// without a part.
   bool is_second_key(const std::string& key, const KeyPath& path, const torch::TorchFile& file,
                      const torch::TensorView* view, std::uint64_t rank);
   /// Returns a key that no other tensor has, where repeated ones are numbered.
