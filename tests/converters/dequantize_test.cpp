@@ -188,6 +188,23 @@ Json groups_of(std::initializer_list<int> sizes) {
           {"config_groups", std::move(groups)}};
 }
 
+TEST(Dequantize, ZeroPointsLieInTheOrderOfTheirScales) {
+  const auto with = [](const Shape& scales, const Shape& points) {
+    Model model;
+    model.add("w", DType::Int8, {4, 8}).add("w_scale", DType::Float32, scales);
+    return model.add("w_zero_point", DType::Int8, points);
+  };
+  const Json two = groups_of({4}), one = groups_of({8});  // for each row
+  for (const Shape& points : {Shape{4, 2}, {8}, {4, 2, 1}})
+    EXPECT_EQ(open(with({4, 2}, points), two).weights, 1u);
+  for (const Shape& points : {Shape{4, 1}, {4}, {1, 4}})
+    EXPECT_EQ(open(with({4, 1}, points), one).weights, 1u);
+  const auto misfits = Fails(ErrorCode::Corrupt, {"w_zero_point", "do not fit"});
+  for (const Shape& points : {Shape{2, 4}, {8, 1}, {1, 8}, {4, 1}, {7}})
+    EXPECT_THAT(error_of([&] { open(with({4, 2}, points), two); }), misfits);
+  EXPECT_THAT(error_of([&] { open(with({4, 1}, {2, 2}), one); }), misfits);
+}
+
 TEST(Dequantize, ZeroPointsThatTheConfigurationPromisesAreRequired) {
   const Json asymmetric = {{"weights", {{"num_bits", 8}, {"symmetric", false}}}};
   const Json symmetric = {{"weights", {{"num_bits", 8}, {"symmetric", true}}}};

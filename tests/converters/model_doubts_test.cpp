@@ -155,6 +155,23 @@ TEST_F(ModelDoubts, OneLayerOfAnotherShapeIsNamed) {
   EXPECT_THAT(doubts(), IsEmpty()) << "layers of two kinds";
 }
 
+TEST_F(ModelDoubts, AnEndOfALanguageModelOfAnotherShapeIsNamed) {
+  for (const char* name : {"h.1.attn.q.weight", "h.2.attn.q.weight", "h.3.attn.q.weight"})
+    add(name);
+  add("h.0.attn.q.weight", {1, 3});
+  for (const char* name : {"h.0.norm.weight", "h.1.norm.weight", "h.2.norm.weight"}) add(name, {3});
+  add("h.3.norm.weight", {2});
+  Json config = {{"n_layer", 4}};
+  write("config.json", config);
+  EXPECT_THAT(doubts(), IsEmpty()) << "images and sound may have such layers";
+  config["architectures"] = {"Qwen3ForCausalLM"};
+  write("config.json", config);
+  EXPECT_THAT(doubts(), ElementsAre(HasSubstr("than all others: h.0.attn.q.weight")));
+  config["attn_heads"] = {1, 2, 2, 2};
+  write("config.json", config);
+  EXPECT_THAT(doubts(), IsEmpty()) << "each layer is described";
+}
+
 TEST_F(ModelDoubts, ACausalModelHasAMatrixForItsVocabulary) {
   Json config = {{"architectures", {"GPT2LMHeadModel"}}, {"vocab_size", 9}};
   add("ln");

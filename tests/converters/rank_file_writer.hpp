@@ -20,6 +20,10 @@ class RankFileWriter {
  public:
   /// Appends a plain float32 tensor.
   void plain(const Shape& shape, const std::vector<float>& values) {
+    if (shares_last) {
+      pickle.tensor(DType::Float32, shape, std::to_string(storages_.size() - 1), values.size());
+      return;
+    }
     pickle.tensor(DType::Float32, shape, std::to_string(storages_.size()), values.size());
     storages_.push_back(values);
   }
@@ -75,6 +79,7 @@ class RankFileWriter {
   }
 
   torch::PickleWriter pickle;
+  bool shares_last = false;  ///< the next tensors have the storage of the last one
 
  private:
   void numbers(const Shape& values) {

@@ -10,6 +10,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <array>
 #include <filesystem>
 
 namespace unishard::converters {
@@ -174,6 +175,86 @@ TEST(RankFilesOfATrainingState, HaveStatesAndGroupsUnderAnyNames) {
     EXPECT_EQ(catalog.tensors.size(), 4u);
     EXPECT_EQ(catalog.groups.size(), 1u);
     EXPECT_EQ(catalog.step, 3u);
+  }
+}
+
+TEST(RankFiles, OfAReplicaHaveTheNamesOfTheModel) {
+  const TempDir temp;
+  for (std::uint64_t rank = 0; rank < 2; ++rank) {
+    RankFileWriter file;
+    file.pickle.begin_ordered_dict();
+    for (const char* name : {"module.a", "module.b"}) {
+      file.pickle.str(name);
+      add_rows(file, rank, 2, 10);
+    }
+    file.pickle.end_dict();
+    file.write(temp.path() / fmt::format("model_world_size_2_rank_{}.pt", rank));
+  }
+  const auto source = open_source(posix_storage(), temp.path());
+  EXPECT_TRUE(source->catalog().find("a", state::kWeights));
+  EXPECT_TRUE(source->catalog().find("b", state::kWeights));
+}
+
+/// What a rank's file has of `b` beside `a`, two parameters of one shape.
+enum class Beside : std::uint8_t { Shared, Own, Nothing };
+
+/// Writes the files of two ranks; the tensors are DTensors or plain ones.
+void save_pairs(const Path& folder, const std::array<Beside, 2>& ranks, bool are_distributed) {
+  for (std::uint64_t rank = 0; rank < ranks.size(); ++rank) {
+    RankFileWriter file;
+    const auto add = [&](const char* name, float first) {
+      file.pickle.str(name);
+      if (are_distributed) return add_rows(file, rank, 2, first);
+      file.plain({1}, {first});
+    };
+    file.pickle.begin_ordered_dict();
+    add("a", 10);
+    file.shares_last = ranks[rank] == Beside::Shared;
+    if (ranks[rank] != Beside::Nothing) add("b", file.shares_last ? 10 : 20);
+    file.pickle.end_dict();
+    file.write(folder / fmt::format("model_world_size_2_rank_{}.pt", rank));
+  }
+}
+
+TEST(RankFilesOfTiedParameters, AreOfOneTensorWhereAllRanksShareIt) {
+  for (const bool are_distributed : {true, false}) {
+    const TempDir temp;
+    save_pairs(temp.path(), {Beside::Shared, Beside::Shared}, are_distributed);
+    const auto source = open_source(posix_storage(), temp.path());
+    EXPECT_EQ(source->catalog().tensors.size(), 1u);
+    ASSERT_EQ(source->catalog().aliases.size(), 1u);
+    EXPECT_EQ(source->catalog().aliases[0].fqn, "b");
+    EXPECT_THAT(source->notes(), testing::IsEmpty());
+  }
+}
+
+TEST(RankFilesOfTiedParameters, AreOfTwoTensorsWhereOneRankSharesThem) {
+  for (const std::array<Beside, 2>& ranks :
+       {std::array{Beside::Shared, Beside::Own}, std::array{Beside::Own, Beside::Shared}}) {
+    const TempDir temp;
+    save_pairs(temp.path(), ranks, true);
+    const auto source = open_source(posix_storage(), temp.path());
+    const std::size_t b = source->catalog().find("b", state::kWeights).value();
+    std::vector<float> values(4);
+    source->read(b, {0, 4}, std::as_writable_bytes(std::span(values)));
+    if (ranks[0] == Beside::Shared) {
+      EXPECT_THAT(values, ElementsAre(10, 11, 22, 23));
+    } else {
+      EXPECT_THAT(values, ElementsAre(20, 21, 12, 13));
+    }
+  }
+}
+
+TEST(RankFilesOfTiedParameters, AreNotWholeWhereOneRankLacksAName) {
+  for (const std::array<Beside, 2>& ranks :
+       {std::array{Beside::Shared, Beside::Nothing}, std::array{Beside::Nothing, Beside::Shared}}) {
+    const TempDir parts, copies;
+    save_pairs(parts.path(), ranks, true);
+    EXPECT_THAT(error_of([&] { open_source(posix_storage(), parts.path()); }),
+                Fails(ErrorCode::Corrupt, {"model.b", "in no chunk"}));
+    save_pairs(copies.path(), ranks, false);
+    EXPECT_THAT(open_source(posix_storage(), copies.path())->notes(),
+                testing::Contains(HasSubstr("alone has \"model.b\"")));
   }
 }
 

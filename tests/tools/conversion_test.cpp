@@ -195,6 +195,40 @@ TEST_F(Conversion, ARuleThatChangesNoNameIsSaid) {
   EXPECT_THAT(plan_consolidate(*example, {.renames = renames}).remarks, said);
 }
 
+/// The tensors of a model's file, without data.
+class Described final : public converters::Source {
+ public:
+  void add(const std::string& fqn, std::string_view state) {
+    TensorInfo tensor;
+    tensor.fqn = fqn;
+    tensor.state = state;
+    tensor.shape = {2};
+    catalog_.tensors.push_back(std::move(tensor));
+  }
+  std::string format() const override { return "test"; }
+  const Catalog& catalog() const override { return catalog_; }
+
+ private:
+  void read_range(std::size_t, ElementRange, std::span<std::byte>) const override {
+    raise(ErrorCode::Internal, "there are no data");
+  }
+
+  Catalog catalog_;
+};
+
+TEST(ConversionPlan, WeightsOnlySaysWhatIsOfAnotherModel) {
+  Described source;
+  source.add("a", state::kWeights);
+  source.add("ema.a", converters::kExtraState);
+  EXPECT_THAT(plan_convert(source, {.weights_only = true}).notes,
+              testing::ElementsAre(testing::HasSubstr("1 tensors beside this model")));
+  EXPECT_THAT(plan_convert(source, {}).notes, testing::IsEmpty()) << "it is written";
+  source.add("a", "exp_avg");
+  EXPECT_THAT(plan_convert(source, {.weights_only = true}).notes,
+              testing::ElementsAre(testing::HasSubstr("1 optimizer states"),
+                                   testing::HasSubstr("(\"ema.a\" first)")));
+}
+
 // Each of these takes a backtracking matcher longer than the universe is old.
 TEST(ConversionPlan, PatternsOfOldNamesAreLeftOutWithANote) {
   SKIP_WITHOUT_FIXTURES();

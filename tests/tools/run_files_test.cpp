@@ -295,6 +295,22 @@ TEST_F(RunFiles, AnOptimizerWithoutStatesBecomesADeepSpeedRun) {
   }
 }
 
+// DeepSpeed has masters in one type for a group: the widest.
+TEST_F(RunFiles, WeightsInFloat64OfAnOptimizerWithoutStatesAreMasters) {
+  const fs::path saved = fs::path(UNISHARD_TEST_DATA) / "golden/torch/sgd_float64.pt";
+  for (const std::string stage : {"0", "1", "3"}) {
+    const fs::path made = temp_.path() / stage;
+    report_of({"convert", saved, made, "--to", "deepspeed", "-w", "2", "-s", stage,
+               "--assume-model-order"});
+    const Json seen = report_of({"inspect", made});
+    ASSERT_EQ(seen["tensors"].size(), 4u);
+    for (const Json& tensor : seen["tensors"]) {
+      EXPECT_EQ(tensor["state"], "fp32");
+      EXPECT_EQ(tensor["dtype"], "float64");
+    }
+  }
+}
+
 TEST_F(RunFiles, ResultInsideACheckpointIsRefused) {
   const ProcessResult result =
       unishard({"convert", run_ / "checkpoint-9", run_ / "checkpoint-10/native", "--to", "native"});

@@ -229,7 +229,8 @@ void require_named_states(const Catalog& target, std::string_view format) {
 }
 
 /// An optimizer without states (SGD without momentum) does not tell masters from weights; DeepSpeed
-/// keeps them all the same. Of the parameters in its groups, float32 weights are the masters.
+/// keeps them all the same. Of the parameters in its groups, weights of float32 and of float64 are
+/// the masters.
 void name_masters(Catalog& target, std::string_view format) {
   if (!format.starts_with(kDeepSpeed)) return;
   if (std::ranges::any_of(target.tensors,
@@ -238,7 +239,8 @@ void name_masters(Catalog& target, std::string_view format) {
   const std::vector<std::string> listed = listed_parameters(target);
   const std::unordered_set<std::string_view> trained(listed.begin(), listed.end());
   for (TensorInfo& tensor : target.tensors) {
-    if (tensor.state == state::kWeights && tensor.dtype == DType::Float32 && !tensor.frozen &&
+    const bool is_wide = tensor.dtype == DType::Float32 || tensor.dtype == DType::Float64;
+    if (tensor.state == state::kWeights && is_wide && !tensor.frozen &&
         trained.contains(tensor.fqn))
       tensor.state = state::kFp32;
   }

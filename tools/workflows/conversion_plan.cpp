@@ -42,15 +42,32 @@ DType consolidated_dtype(const TensorInfo& tensor, const std::optional<DType>& w
   return tensor.frozen ? tensor.dtype : DType::Float32;
 }
 
+/// Whether a model's file holds nothing of a tensor: one of a second model, or of an average of the
+/// weights.
+bool is_beside_model(const TensorInfo& tensor) {
+  return tensor.state == converters::kExtraState && !tensor.fqn.starts_with("client_state.");
+}
+
+void note_tensors_beside(const std::vector<std::string_view>& others,
+                         std::vector<std::string>& notes) {
+  if (others.empty()) return;
+  notes.push_back(
+      fmt::format("{} tensors beside this model and its optimizer, perhaps of another ({} first)",
+                  others.size(), quote(others.front())));
+}
+
 std::vector<std::size_t> choose(const Catalog& catalog, const ConvertOptions& options,
                                 std::vector<std::string>& notes) {
   std::vector<bool> stands(catalog.tensors.size());
   for (const std::size_t i : model_tensors(catalog)) stands[i] = true;
   std::size_t filtered = 0, states = 0;
+  std::vector<std::string_view> others;
   std::vector<std::size_t> chosen;
   for (std::size_t i = 0; i < catalog.tensors.size(); ++i) {
     if (!is_wanted(catalog.tensors[i].fqn, options.only)) {
       ++filtered;
+    } else if (options.weights_only && is_beside_model(catalog.tensors[i])) {
+      others.push_back(catalog.tensors[i].fqn);
     } else if (options.weights_only && !stands[i]) {
       ++states;
     } else {
@@ -60,6 +77,7 @@ std::vector<std::size_t> choose(const Catalog& catalog, const ConvertOptions& op
   if (filtered > 0) notes.push_back(fmt::format("{} tensors that --only leaves out", filtered));
   if (states > 0)
     notes.push_back(fmt::format("{} optimizer states and other copies (--weights-only)", states));
+  note_tensors_beside(others, notes);
   return chosen;
 }
 
@@ -179,17 +197,13 @@ void take_surroundings(const Catalog& from, Renamer& rename, const ConvertOption
   converters::copy_descriptions(from, to, std::ref(rename));
 }
 
-/// Names what a model's file holds nothing of: a second model, an average of the weights.
+/// Names what a model's file holds nothing of.
 void note_other_tensors(const Catalog& catalog, std::vector<std::string>& notes) {
   std::vector<std::string_view> others;
   for (const TensorInfo& tensor : catalog.tensors) {
-    if (tensor.state == converters::kExtraState && !tensor.fqn.starts_with("client_state."))
-      others.push_back(tensor.fqn);
+    if (is_beside_model(tensor)) others.push_back(tensor.fqn);
   }
-  if (!others.empty())
-    notes.push_back(
-        fmt::format("{} tensors beside this model and its optimizer, perhaps of another ({} first)",
-                    others.size(), quote(others.front())));
+  note_tensors_beside(others, notes);
   if (auto note = note_client_tensors(catalog.client_state)) notes.push_back(std::move(*note));
 }
 

@@ -4,7 +4,10 @@
 #include "reading/scaled_elements.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
+#include <algorithm>
+#include <iterator>
 #include <string>
 #include <string_view>
 #include <unordered_set>
@@ -97,11 +100,24 @@ void require_known_int8(const TensorInfo& weight, const Beside& found,
                               config.method.empty() ? "missing" : config.method));
 }
 
-void require_same_count(const NamedTensors& tensors, std::size_t zero_points, std::size_t scales) {
-  if (tensors[zero_points].elements() == tensors[scales].elements()) return;
-  raise_tensor(tensors[zero_points],
-               fmt::format("{} zero points for {} scales", tensors[zero_points].elements(),
-                           tensors[scales].elements()));
+Shape without_ones(const Shape& shape) {
+  Shape kept;
+  std::ranges::copy_if(shape, std::back_inserter(kept),
+                       [](std::uint64_t size) { return size != 1; });
+  return kept;
+}
+
+/// Whether the zero points lie in the order of the scales: in their shape, but for axes of size 1,
+/// or as one list of as many. Another shape of as many elements would give them to other elements.
+bool are_ordered_alike(const TensorInfo& points, const TensorInfo& scales) {
+  if (points.elements() != scales.elements()) return false;
+  return points.shape.size() < 2 || without_ones(points.shape) == without_ones(scales.shape);
+}
+
+void require_fitting(const TensorInfo& points, const TensorInfo& scales) {
+  if (are_ordered_alike(points, scales)) return;
+  raise_tensor(points, fmt::format("zero points of size ({}) do not fit scales of size ({})",
+                                   fmt::join(points.shape, ", "), fmt::join(scales.shape, ", ")));
 }
 
 /// Whether the groups tell of the columns anything but their order.
@@ -141,7 +157,7 @@ QuantizedWeight describe(const NamedTensors& tensors, std::size_t tensor, const 
       .zero_points = found.zero_point,
       .groups = is_ordered ? std::nullopt : found.groups,
       .grid = is_ordered ? scale_grid(weight, shape, config) : grouped_grid(weight, shape)};
-  if (found.zero_point) require_same_count(tensors, *found.zero_point, scales);
+  if (found.zero_point) require_fitting(tensors[*found.zero_point], tensors[scales]);
   for (const auto& side : {found.zero_point, found.groups, found.shape, found.marker}) {
     if (side) quantized.sides.push_back(*side);
   }

@@ -194,19 +194,48 @@ void doubt_missing(const std::string& prefix, const Stack& stack, const Usual& u
   }
 }
 
-/// Where one layer alone has another shape, and it is neither the first nor the last one. Models
-/// whose layers differ have more of them, or list their types.
+/// Whether config.json describes each layer on its own: a list of as many values, not all equal.
+bool describes_each_layer(const SortedJson& config, std::size_t layers) {
+  return std::ranges::any_of(config, [&](const SortedJson& member) {
+    if (member.is_object()) return describes_each_layer(member, layers);
+    return member.is_array() && member.size() == layers &&
+           std::ranges::any_of(member, [&](const SortedJson& each) { return each != member[0]; });
+  });
+}
+
+/// Whether the first and the last layer of a stack are like the others: those of a language model
+/// are. The first one of models of images and sound may have another width.
+bool has_equal_ends(const SortedJson& config, const Stack& stack) {
+  constexpr std::size_t kLeast = 4;
+  const auto classes = config.find("architectures");
+  return classes != config.end() && classes->dump().find("ForCausalLM") != std::string::npos &&
+         stack.size() >= kLeast && !describes_each_layer(config, stack.size());
+}
+
+/// Whether a tensor that all layers have is a matrix of the attention or of the MLP, by its name.
+bool is_projection(std::string_view name, const Shape& shape) {
+  constexpr std::array<std::string_view, 4> kModules = {"attn", "attention", "mlp", "feed_forward"};
+  return shape.size() == 2 && name.ends_with(".weight") &&
+         std::ranges::any_of(kModules, [&](std::string_view module) {
+           return name.find(module) != std::string_view::npos;
+         });
+}
+
+/// Where one layer alone has another shape. Models whose layers differ have more of them, or list
+/// their types. The first and the last layer count where `has_equal_ends`, and there matrices only.
 void doubt_shapes(const std::string& prefix, const Stack& stack, const Usual& usual,
-                  std::vector<std::string>& odd) {
+                  bool has_equal_ends, std::vector<std::string>& odd) {
   for (const auto& [name, shapes] : usual.shapes) {
     if (shapes.size() != 2) continue;
     const auto [fewest, most] =
         std::ranges::minmax_element(shapes, {}, [](const auto& each) { return each.second; });
     if (fewest->second != 1 || most->second < 2 || fewest->first.empty()) continue;
+    const bool counts_at_end =
+        has_equal_ends && most->second + 1 == stack.size() && is_projection(name, fewest->first);
     for (const auto& [number, layer] : stack) {
       const auto found = layer.find(name);
       const bool is_at_end = number == stack.begin()->first || number == stack.rbegin()->first;
-      if (!is_at_end && found != layer.end() && found->second == fewest->first)
+      if ((!is_at_end || counts_at_end) && found != layer.end() && found->second == fewest->first)
         odd.push_back(fmt::format("{}.{}{}", prefix, number, name));
     }
   }
@@ -236,7 +265,7 @@ std::vector<std::string> doubts_about_layers(const SortedJson& config, const Cat
     if (!is_counted) continue;
     const Usual usual(stack);
     doubt_missing(prefix, stack, usual, missing);
-    if (!has_types) doubt_shapes(prefix, stack, usual, odd);
+    if (!has_types) doubt_shapes(prefix, stack, usual, has_equal_ends(config, stack), odd);
   }
   add_line("layers lack tensors that most layers have", missing, lines);
   add_line("one layer has another shape than all others", odd, lines);

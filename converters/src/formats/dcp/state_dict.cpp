@@ -455,14 +455,25 @@ void StateDictBuilder::compare_with_first(const std::string& key, const Json& co
 }
 
 bool StateDictBuilder::is_second_key(const std::string& key, const KeyPath& path,
-                                     const torch::TorchFile& file, const torch::TensorView* view) {
-  if (!finds_second_keys) return false;
-  const bool is_known = second_keys_.contains(key);  // from another rank's file
-  if (view == nullptr || view->elements() == 0) return is_known;
+                                     const torch::TorchFile& file, const torch::TensorView* view,
+                                     std::uint64_t rank) {
+  if (!finds_second_keys || view == nullptr || view->elements() == 0) return false;
   const auto [first, is_new] = views_.try_emplace({file.name(), torch::identity_of(*view)}, key);
+  if (ranks_repeat) {
+    ties_.add(key, rank, first->second);
+    return false;
+  }
   if (is_new) return false;
   if (second_keys_.insert(key).second) out.second_keys.push_back({key, first->second, path, {}});
   return true;
+}
+
+void StateDictBuilder::settle_ties() {
+  const std::size_t before = out.tensors.size();
+  ties_.settle(out);
+  if (out.tensors.size() == before) return;
+  tensors_.clear();
+  for (std::size_t i = 0; i < out.tensors.size(); ++i) tensors_.emplace(out.tensors[i].key, i);
 }
 
 void StateDictBuilder::add_named_tensor(const std::string& key, const KeyPath& path,
@@ -472,8 +483,8 @@ void StateDictBuilder::add_named_tensor(const std::string& key, const KeyPath& p
   try {
     if (is_distributed_tensor(value) && ranks_repeat) {
       RankTensor tensor = read_distributed_tensor(file, value, rank);
-      const bool has_part = tensor.parts.size() == 1;
-      if (is_second_key(key, path, file, has_part ? &tensor.parts.front().view : nullptr)) return;
+      is_second_key(key, path, file, tensor.parts.empty() ? nullptr : &tensor.parts.front().view,
+                    rank);  // which decides when all files are read
       for (RankPart& part : tensor.parts)
         add_piece(key, path, tensor.shape, std::move(part.box), std::move(part.view), rank);
       if (const auto known = tensors_.find(key); known != tensors_.end())
@@ -484,7 +495,7 @@ void StateDictBuilder::add_named_tensor(const std::string& key, const KeyPath& p
         is_distributed_tensor(value) ? read_whole_tensor(file, value) : file.tensor(value);
     if (!view.storage) raise(ErrorCode::Unsupported, "a tensor on the meta device has no data");
     const Shape shape = view.shape;
-    if (is_second_key(key, path, file, &view)) return;
+    if (is_second_key(key, path, file, &view, rank)) return;
     add_piece(key, path, shape, {Shape(shape.size(), 0), shape}, std::move(view), rank);
   } catch (const Error& error) {
     if (error.code() != ErrorCode::Unsupported)
@@ -506,6 +517,7 @@ void StateDictBuilder::add_piece(const std::string& key, KeyPath path, const Sha
 }
 
 StateDict StateDictBuilder::finish(const std::string& where) {
+  settle_ties();
   if (like != nullptr) {
     if (flat_units.empty()) take_apart_like(out, where, *like, RankFlatFiles(*like));
     order_.clear();  // that has set the order

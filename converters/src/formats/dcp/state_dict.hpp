@@ -9,6 +9,7 @@
 #include "containers/object_tree.hpp"
 #include "formats/dcp/flat_places.hpp"
 #include "formats/dcp/metadata.hpp"
+#include "formats/dcp/rank_ties.hpp"
 #include "formats/dcp/stored_items.hpp"
 
 #include <functional>
@@ -164,6 +165,10 @@ class StateDictBuilder {
     return torch::open_window(pool_, path).file;
   }
 
+  /// Makes second keys of the tensors that share their elements with another in the files of all
+  /// ranks; finish() does so too.
+  void settle_ties();
+
   /// Removes copies of boxes, and returns the state dict. `where` is the checkpoint that messages
   /// name.
   /// Throws: Corrupt unless the boxes of every tensor cover it exactly; Unsupported when copies
@@ -173,7 +178,8 @@ class StateDictBuilder {
   StateDict out;
   bool ranks_repeat = false;  ///< several ranks may add the same box, with the same elements
   std::optional<std::uint32_t> from_rank = {};  ///< whose boxes count where the elements differ
-  /// The same elements of one storage become one tensor with several keys.
+  /// The same elements of one storage, of ranks in the files of all of them, become one tensor with
+  /// several keys.
   bool finds_second_keys = false;
   /// A model with the names and shapes of the parameters in flat ones; null: none is given.
   const LikeModel* like = nullptr;
@@ -190,9 +196,10 @@ class StateDictBuilder {
   void add_named_tensor(const std::string& key, const KeyPath& path, const torch::TorchFile& file,
                         torch::Value value, std::uint64_t rank);
   /// Returns true, and has noted the key, where `view` is a tensor's of another key in this file.
-  /// `view` is null for a rank's tensor without one part.
+  /// Returns false for files of ranks, of which settle_ties() decides. `view` is null for a rank
+  /// without a part.
   bool is_second_key(const std::string& key, const KeyPath& path, const torch::TorchFile& file,
-                     const torch::TensorView* view);
+                     const torch::TensorView* view, std::uint64_t rank);
   /// Returns a key that no other tensor has, where repeated ones are numbered.
   std::string free_key(const std::string& key);
   /// Sets the place of the tensor or second key `key`, if it was added.
@@ -210,6 +217,7 @@ class StateDictBuilder {
   std::unordered_set<std::string> used_keys_;             // where repeated ones are numbered
   std::unordered_map<std::string, std::size_t> order_;    // position of keys, if known
   std::unordered_set<std::string> second_keys_;           // those in `out`
+  RankTies ties_;
   /// The first key of each view of a storage, by the name of its file.
   std::map<std::pair<std::string, torch::ViewIdentity>, std::string> views_;
 };
