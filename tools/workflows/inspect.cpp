@@ -154,7 +154,8 @@ Description describe_tags(Storage& storage, const Path& path) {
 Description describe(Storage& storage, const Path& path, const converters::OpenOptions& open,
                      const DescribeOptions& options) {
   Description out;
-  if (options.like.empty() && !open.from_rank && converters::probe(storage, path).format == "native") {
+  if (options.like.empty() && !open.from_rank &&
+      converters::probe(storage, path).format == "native") {
     out = describe_native(storage, path, open.tag, options.layout);
     out.format = "native";
   } else {
