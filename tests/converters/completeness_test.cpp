@@ -163,6 +163,14 @@ TEST(FilesBeside, AFolderOfDeepSpeedThatIsGoneIsNamed) {
   EXPECT_EQ(unread_in(folder.path()), lost);
 }
 
+TEST(FilesBeside, AScheduleWithoutTheOptimizerOfAWholeModelIsNamed) {
+  const TempDir folder;
+  save_torch_vectors(folder.path() / "pytorch_model_fsdp.bin", {{"w", {1, 2}}});
+  EXPECT_EQ(unread_in(folder.path()).count("optimizer.bin"), 0u);
+  save_torch(folder.path() / "scheduler.bin", {{"last_epoch", 3}}, {});
+  EXPECT_EQ(unread_in(folder.path()).at("optimizer.bin"), Role::SideFile);
+}
+
 TEST(FilesBeside, ATrainersScheduleBesideAFolderOfDeepSpeedIsNamed) {
   const TempDir run;
   std::filesystem::copy(Path(UNISHARD_TEST_DATA) / "golden/deepspeed/tied_stage0_bf16",

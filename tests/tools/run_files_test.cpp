@@ -311,6 +311,15 @@ TEST_F(RunFiles, WeightsInFloat64OfAnOptimizerWithoutStatesAreMasters) {
   }
 }
 
+TEST_F(RunFiles, NamesThatTheUsersWordGivesAreInTheCopy) {
+  const fs::path saved = fs::path(UNISHARD_TEST_DATA) / "golden/torch/unused_parameter.pt";
+  const fs::path copy = temp_.path() / "copy.pt", native = temp_.path() / "native";
+  report_of({"convert", saved, copy, "--to", "torch", "--assume-model-order"});
+  report_of({"convert", saved, native, "--to", "native", "--assume-model-order"});
+  EXPECT_EQ(unishard({"diff", copy, native}).status, 0);
+  EXPECT_EQ(report_of({"inspect", copy})["groups"], report_of({"inspect", native})["groups"]);
+}
+
 TEST_F(RunFiles, ResultInsideACheckpointIsRefused) {
   const ProcessResult result =
       unishard({"convert", run_ / "checkpoint-9", run_ / "checkpoint-10/native", "--to", "native"});

@@ -249,6 +249,9 @@ void read_whole_files(Storage& storage, const Path& path, StateDictBuilder& buil
   if (storage.kind(optimizer) == EntryKind::File) {
     add("optimizer", optimizer);
     doubt_schedule(storage, path, optimizer, builder);
+  } else if (schedule_file(storage, path)) {
+    builder.out.losses.push_back({Role::SideFile, optimizer.filename().string(),
+                                  "it is not there, and the schedule's file is"});
   }
   builder.out.producer = {{"library", "accelerate"}};
   read_beside(storage, path, {model, optimizer}, builder);

@@ -39,10 +39,15 @@ dcp::StateDict read_training_file(Storage& storage, const TorchFile& file) {
     described["object"] = *object;  // with {"$tensor": key} for each tensor
     return described;
   };
-  builder.out.layout = layout;
+  // The object numbers parameters: a copy of it would lose the names that the user's word gives.
+  builder.out.layout = [=](const dcp::StateDict& state, const dcp::Arrangement& arrangement) {
+    return state.assumes_model_order ? Json() : layout(state, arrangement);
+  };
   builder.out.complete = [=](const dcp::StateDict& state, dcp::Arrangement& arrangement) {
     Json places = describe_arrangement(*object, state, arrangement);
-    std::string text = text_of_file(layout(state, arrangement), arrangement.catalog);
+    std::string text = state.assumes_model_order
+                           ? std::string()
+                           : text_of_file(layout(state, arrangement), arrangement.catalog);
     if (!text.empty()) places[kTorchObject] = std::move(text);
     arrangement.catalog.producer = {{kTorchArrangement, std::move(places)}};
   };
