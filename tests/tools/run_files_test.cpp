@@ -41,6 +41,12 @@ class RunFiles : public testing::Test {
     report_of({"convert", from, temp_.path() / name, "--to", format});
     return temp_.path() / name;
   }
+  /// Writes a run of two ranks from a file whose parameters have numbers.
+  fs::path as_deepspeed(const fs::path& saved, const std::string& stage) {
+    report_of({"convert", saved, temp_.path() / stage, "--to", "deepspeed", "-w", "2", "-s", stage,
+               "--assume-model-order"});
+    return temp_.path() / stage;
+  }
 
   const TempDir temp_;
   const fs::path run_ = temp_.path() / "run";
@@ -278,9 +284,7 @@ TEST_F(RunFiles, StatesWithoutNamesAreNoneForDeepSpeed) {
 TEST_F(RunFiles, AnOptimizerWithoutStatesBecomesADeepSpeedRun) {
   const fs::path saved = fs::path(UNISHARD_TEST_DATA) / "golden/torch/sgd.pt";
   for (const std::string stage : {"0", "1", "3"}) {
-    const fs::path made = temp_.path() / stage;
-    report_of({"convert", saved, made, "--to", "deepspeed", "-w", "2", "-s", stage,
-               "--assume-model-order"});
+    const fs::path made = as_deepspeed(saved, stage);
     const Json seen = report_of({"inspect", made});
     ASSERT_EQ(seen["tensors"].size(), 4u);
     EXPECT_EQ(seen["tensors"][0]["state"], "fp32");
@@ -299,10 +303,7 @@ TEST_F(RunFiles, AnOptimizerWithoutStatesBecomesADeepSpeedRun) {
 TEST_F(RunFiles, WeightsInFloat64OfAnOptimizerWithoutStatesAreMasters) {
   const fs::path saved = fs::path(UNISHARD_TEST_DATA) / "golden/torch/sgd_float64.pt";
   for (const std::string stage : {"0", "1", "3"}) {
-    const fs::path made = temp_.path() / stage;
-    report_of({"convert", saved, made, "--to", "deepspeed", "-w", "2", "-s", stage,
-               "--assume-model-order"});
-    const Json seen = report_of({"inspect", made});
+    const Json seen = report_of({"inspect", as_deepspeed(saved, stage)});
     ASSERT_EQ(seen["tensors"].size(), 4u);
     for (const Json& tensor : seen["tensors"]) {
       EXPECT_EQ(tensor["state"], "fp32");
