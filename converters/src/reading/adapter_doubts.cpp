@@ -120,13 +120,11 @@ std::vector<std::string> missing_tokens(const SortedJson& config, const Catalog&
     return {"embeddings (trainable_token_indices)"};
   std::vector<std::string> missing;
   if (!tokens.is_object()) return missing;
-  for (const auto& [module, indices] : tokens.items()) {
-    const auto stands_for_it = [&](const auto& other) {
-      return other.value() == indices && has_tokens(other.key());
-    };
-    const auto others = tokens.items();
-    if (std::none_of(others.begin(), others.end(), stands_for_it))
-      missing.push_back(fmt::format("{} (trainable_token_indices)", module));
+  for (const auto& module : tokens.items()) {
+    bool is_there = false;
+    for (const auto& other : tokens.items())
+      is_there = is_there || (other.value() == module.value() && has_tokens(other.key()));
+    if (!is_there) missing.push_back(fmt::format("{} (trainable_token_indices)", module.key()));
   }
   return missing;
 }

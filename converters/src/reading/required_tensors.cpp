@@ -1,6 +1,6 @@
 #include "reading/required_tensors.hpp"
 
-#include "unishard/format/text.hpp"
+#include "unishard/format/error.hpp"
 
 #include "core/model_tensors.hpp"
 #include "reading/model_type.hpp"
@@ -93,7 +93,7 @@ class Names {
     if (star == std::string_view::npos) return look_for_one(std::string(pattern));
     const std::string before(pattern.substr(0, star)), behind(pattern.substr(star + 1));
     for (const std::string& number : numbers_behind(base_ + before))
-      look_for_one(before + number + behind);
+      look_for_one(fmt::format("{}{}{}", before, number, behind));
   }
   /// Returns what look_for() has not found; nothing where it has found nothing, because the model
   /// then has other names.
