@@ -254,13 +254,17 @@ void expect_model(const Source& source, const Path& expected_file) {
   EXPECT_GE(compared, 17);
 }
 
+/// Copies a rank's model without the optimizer beside it.
+void copy_model(const Path& fixture, const char* rank, const Path& to) {
+  std::filesystem::copy_file(fixture / "checkpoint" / fmt::format("model_rank{}.bin", rank), to);
+}
+
 TEST(FlatLikeFixtures, FlatParametersOfTorchGiveTheWeightsOfTheLiveModel) {
   SKIP_WITHOUT_FIXTURES();
   const TempDir temp;
   const Path at = test::fixtures() / "torch/fsdp1_local_w2";
   for (const char* rank : {"0", "1"})
-    std::filesystem::copy_file(at / "checkpoint" / fmt::format("model_rank{}.bin", rank),
-                               temp.path() / fmt::format("model_rank{}.bin", rank));
+    copy_model(at, rank, temp.path() / fmt::format("model_rank{}.bin", rank));
   const Path like = save_like(temp.path() / "like.pt", fixture_model(false));
   expect_model(*open_source_like(posix_storage(), temp.path(), like), at / "expected.safetensors");
 }
@@ -270,8 +274,7 @@ TEST(FlatLikeFixtures, FilesOfAnyNameAreKnownByTheirShardedTensors) {
   const TempDir temp, other;
   const Path at = test::fixtures() / "torch/fsdp1_local_w2";
   for (const char* rank : {"0", "1"})
-    std::filesystem::copy_file(at / "checkpoint" / fmt::format("model_rank{}.bin", rank),
-                               temp.path() / fmt::format("save_rank_{}.pt", rank));
+    copy_model(at, rank, temp.path() / fmt::format("save_rank_{}.pt", rank));
   const Path like = save_like(other.path() / "like.pt", fixture_model(false));
   expect_model(*open_source_like(posix_storage(), temp.path(), like), at / "expected.safetensors");
 }

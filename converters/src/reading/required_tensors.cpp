@@ -10,6 +10,7 @@
 #include <algorithm>
 #include <array>
 #include <set>
+#include <sstream>
 #include <unordered_set>
 
 namespace unishard::converters {
@@ -64,16 +65,6 @@ constexpr std::array<RequiredTensors, 20> kRequired = {{
     {"modernbert", "model", "embeddings.norm final_norm layers.*.mlp_norm"},
 }};
 // clang-format on
-
-std::vector<std::string_view> words_of(std::string_view text) {
-  std::vector<std::string_view> words;
-  while (!text.empty()) {
-    const std::size_t end = std::min(text.find(' '), text.size());
-    words.push_back(text.substr(0, end));
-    text.remove_prefix(std::min(end + 1, text.size()));
-  }
-  return words;
-}
 
 /// The names of a model's tensors.
 class Names {
@@ -143,7 +134,8 @@ std::vector<std::string> doubts_about_required(std::string_view model_type,
       kRequired, [&](const RequiredTensors& each) { return is_listed(model_type, each.types); });
   if (known == kRequired.end()) return {};
   Names names(catalog, known->base);
-  for (const std::string_view pattern : words_of(known->names)) names.look_for(pattern);
+  std::istringstream patterns{std::string(known->names)};
+  for (std::string pattern; patterns >> pattern;) names.look_for(pattern);
   const std::vector<std::string> missing = names.missing();
   if (missing.empty()) return {};
   return {fmt::format(

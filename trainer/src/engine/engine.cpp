@@ -258,7 +258,7 @@ LoadReport Engine::load_checkpoint(const Path& folder, const std::optional<std::
   impl_->saver.before_change();
   for (const auto& unit : impl_->state.model.units) unit.flat->finish_gather();
   LoadReport report = detail::load(impl_->state, impl_->communicator, impl_->options, folder, tag);
-  detail::publish_units(impl_->state, detail::Changed::Everything);
+  detail::publish_units(impl_->state, impl_->runtime, detail::Changed::Everything);
   return report;
 }
 

@@ -109,7 +109,8 @@ void TileUpdate::operator()(const Tile& tile) const {
 void round_weights(Runtime& runtime, const UnitArrays& arrays, std::int64_t begin,
                    const at::Tensor& weights) {
   const StateArray& rounded = arrays.rounded;
-  const bool goes_to_device = rounded.defined() && weights.is_cpu() && !rounded.tensor().is_cpu();
+  const bool goes_to_device =
+      rounded.defined() && !rounded.is_in_file() && weights.is_cpu() && !rounded.tensor().is_cpu();
   if (goes_to_device && rounded.type() == arrays.stored) {
     runtime.send(weights, rounded.tensor().narrow(0, begin, weights.numel()));
   } else {

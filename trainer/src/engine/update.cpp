@@ -95,16 +95,15 @@ void update_tiles(const TileUpdate& update, const UnitSet& done) {
 
 namespace {
 
-/// Gives the parameters of a unit that was updated ahead the rounding of its master.
-void round_what_is_ahead(Runtime& runtime, FlatUnit& unit) {
+/// Gives the parameters of a unit, or what they are gathered from, the rounding of its master.
+void round_master(Runtime& runtime, const FlatUnit& unit) {
+  if (!unit.is_trained()) return;
   const UnitArrays all = unit.arrays();
-  if (!all.rounded.defined() || all.rounded.is_in_file()) return;
-  const std::int64_t most =
-      std::min(unit.store().most_at_once(all.master.elements()), kElementsOfHostUpdate);
-  for (std::int64_t begin = 0; begin < all.master.elements(); begin += most) {
-    const std::int64_t count = std::min(most, all.master.elements() - begin);
-    round_weights(runtime, all, begin, all.master.values(begin, count));
-  }
+  if (!all.rounded.defined()) return;
+  const std::int64_t elements = all.master.elements();
+  const std::int64_t most = std::min(unit.store().most_at_once(elements), kElementsOfHostUpdate);
+  for (std::int64_t begin = 0; begin < elements; begin += most)
+    round_weights(runtime, all, begin, all.master.values(begin, std::min(most, elements - begin)));
 }
 
 }  // namespace
@@ -114,15 +113,16 @@ std::int64_t update_units(TrainingState& state, Runtime& runtime, double gradien
   const float scale = gradient_scale(state, gradient_norm);
   UnitSet done;
   if (speculation) done = speculation->settle(scale);
-  for (const UnitRecord* unit : done) round_what_is_ahead(runtime, *unit->flat);
+  for (const UnitRecord* unit : done)
+    if (!unit->flat->resident_shard().is_in_file()) round_master(runtime, *unit->flat);
   update_tiles(update_of_step(state, runtime, scale), done);
   return static_cast<std::int64_t>(done.size());
 }
 
-void publish_units(TrainingState& state, Changed changed) {
+void publish_units(TrainingState& state, Runtime& runtime, Changed changed) {
   Publication publication = publication_of(state.config);
   for (const UnitRecord& unit : state.model.units) {
-    unit.flat->round_master();
+    round_master(runtime, *unit.flat);
     publication.start(*unit.flat, changed);
   }
   publication.finish();

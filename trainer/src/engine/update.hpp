@@ -18,6 +18,6 @@ std::int64_t update_units(TrainingState& state, Runtime& runtime, double gradien
 void update_tiles(const TileUpdate& update, const UnitSet& done);
 
 /// Gives the parameters what has changed, on all ranks. Collective below stage 3.
-void publish_units(TrainingState& state, Changed changed);
+void publish_units(TrainingState& state, Runtime& runtime, Changed changed);
 
 }  // namespace unishard::trainer::detail

@@ -205,15 +205,6 @@ UnitArrays FlatUnit::arrays() const {
           .stored = layout_.stored_type()};
 }
 
-void FlatUnit::round_master() {
-  if (!is_trained()) return;
-  const UnitArrays all = arrays();
-  if (!all.rounded.defined()) return;
-  store_->visit_pieces([&](std::int64_t begin, std::int64_t count) {
-    all.round(begin, all.master.values(begin, count));
-  });
-}
-
 StateArray FlatUnit::resident_shard() const {
   if (placement().stage == 3) return store_->weights();
   return StateArray(gathered_->flat().narrow(0, layout_.first(), layout_.length()));

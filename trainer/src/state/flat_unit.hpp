@@ -121,8 +121,6 @@ class FlatUnit {
 
   /// Returns what an update reads and writes. Pre: is_trained(), and the unit is attached.
   UnitArrays arrays() const;
-  /// Gives the parameters, or what they are gathered from, the rounding of the master.
-  void round_master();
 
   /// Returns this rank's part of the parameters, in their type in memory or, at stage 3, in their
   /// stored type; undefined where these are the master.

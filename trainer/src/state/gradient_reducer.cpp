@@ -31,9 +31,8 @@ GradientReducer::GradientReducer(std::string name, const UnitLayout& layout,
       link_(link),
       reduction_(options.reduction),
       shard_(options.places.make_for_optimizer(layout.shard, at::kFloat)),
-      is_pinned_(!shard_.is_in_file() && shard_.tensor().device() != layout.placement.device),
       is_alone_(layout.placement.world_size == 1 && !layout.placement.device.is_cpu() &&
-                !shard_.is_in_file() && !(is_pinned_ && reduction_ == Reduction::FoldOnce)),
+                !shard_.is_in_file() && !(shard_.is_pinned() && reduction_ == Reduction::FoldOnce)),
       on_gradient_(std::move(on_gradient)),
       on_sums_(options.on_sums),
       self_(std::make_shared<GradientReducer*>(this)) {
@@ -67,7 +66,7 @@ void GradientReducer::begin_step() {
   abandon();
   has_sums_ = false;
   if (is_alone_) return;  // the first gradients replace the sums
-  if (!shard_.is_in_file() && !is_pinned_) shard_.tensor().zero_();
+  if (!is_away()) shard_.tensor().zero_();
   if (reduction_ == Reduction::FoldOnce) full_.zero_();
 }
 
@@ -108,12 +107,12 @@ void GradientReducer::reduce() {
 /// sums have the bits of the collective's, whose accumulator begins with zeros.
 void GradientReducer::sum_alone() {
   const auto mark = link_.runtime.mark(Stream::Compute, "reduce " + name_);
-  const at::Tensor sums = is_pinned_ ? sums_on_device() : shard_.tensor();
-  if (is_pinned_) on_sums_(Sums::Change);
-  if (is_pinned_ && has_sums_) bring(Stream::Compute, sums);
+  const at::Tensor sums = shard_.is_pinned() ? sums_on_device() : shard_.tensor();
+  if (shard_.is_pinned()) on_sums_(Sums::Change);
+  if (shard_.is_pinned() && has_sums_) bring(Stream::Compute, sums);
   link_.runtime.gather_gradients(take_parts(), sums, has_sums_ ? Gather::Add : Gather::Begin);
   has_sums_ = reduced_ = true;
-  if (!is_pinned_) return;
+  if (!shard_.is_pinned()) return;
   if (is_last_) squares_ = squares_of(sums);
   take_back(Stream::Compute, sums);
 }
@@ -140,12 +139,12 @@ at::Tensor GradientReducer::take() {
 
 /// Adds the gradients over the ranks. At stage 0, the last micro-batch's call shares the sums.
 void GradientReducer::fold(const at::Tensor& flat) {
-  const at::Tensor sums = is_pinned_ ? sums_on_device() : at::Tensor();
+  const at::Tensor sums = shard_.is_pinned() ? sums_on_device() : at::Tensor();
   link_.communicate("reduce " + name_, [this, flat, sums, is_last = is_last_] {
     const OperationScope scope("reducing the gradients of", name_);
     add_to_sums(flat, sums, is_last);
   });
-  if (is_pinned_) take_back(Stream::Communication, sums);
+  if (shard_.is_pinned()) take_back(Stream::Communication, sums);
   if (layout_.placement.stage == 0 && is_last_) {
     link_.runtime.run(Stream::Communication, "share " + name_, [this] {
       const OperationScope scope("sharing the gradients of", name_);
@@ -159,7 +158,7 @@ void GradientReducer::fold(const at::Tensor& flat) {
 void GradientReducer::add_to_sums(const at::Tensor& flat, const at::Tensor& on_device,
                                   bool is_last) {
   if (shard_.is_in_file()) return add_to_file(flat, is_last);
-  if (!is_pinned_) return link_.collectives.reduce_scatter_fold(shard_.tensor(), flat);
+  if (!shard_.is_pinned()) return link_.collectives.reduce_scatter_fold(shard_.tensor(), flat);
   on_sums_(Sums::Change);
   if (has_sums_) {
     bring(Stream::Communication, on_device);
@@ -216,11 +215,11 @@ const StateArray& GradientReducer::gradients() const {
 
 void GradientReducer::replace(const at::Tensor& sums) {
   if (shard_.is_in_file()) shard_.write(0, sums);  // else values() is a view
-  if (shard_.is_in_file() || is_pinned_) squares_ = squares_of(sums);
+  if (is_away()) squares_ = squares_of(sums);
 }
 
 at::Tensor GradientReducer::squares() const {
-  if (shard_.is_in_file() || is_pinned_) return squares_;
+  if (is_away()) return squares_;
   return squares_of(gradients().tensor());
 }
 

@@ -81,6 +81,8 @@ class GradientReducer {
   void bring(Stream stream, const at::Tensor& on_device) const;
   void take_back(Stream stream, const at::Tensor& on_device);
   at::Tensor squares_of(const at::Tensor& sums) const;
+  /// Returns true when the sums are in a file, or in the host's memory for a device.
+  bool is_away() const { return shard_.is_in_file() || shard_.is_pinned(); }
 
   std::string name_;
   const UnitLayout& layout_;
@@ -88,7 +90,6 @@ class GradientReducer {
   UnitLink link_;
   Reduction reduction_;
   StateArray shard_;  ///< float32, the running sum over ranks
-  bool is_pinned_;    ///< shard_ is in memory of the host, and the model on a device
   bool is_alone_;     ///< the only rank, on a device: gradients are added where they come
   std::function<void()> on_gradient_;
   std::function<void(Sums)> on_sums_;
