@@ -127,6 +127,7 @@ Config ahead(std::uint32_t stage, const Path& folder) {
   Config config = small_config(stage, DType::BFloat16);
   config.offload_optimizer = {
       .residence = Residence::File, .nvme_path = folder.string(), .super_offload = true};
+  config.gradient_clipping = 0;  // nothing begins anew because it is clipped
   config.aio.block_size = 4096;
   return config;
 }
