@@ -119,10 +119,6 @@ void Saves::start() {
   if (!asynchronous_) finish();
 }
 
-void Saves::notice() {
-  if (last_ && agree_max(communicator_, last_->finished() ? 0 : 1) == 0) finish();
-}
-
 void Saves::finish() {
   if (!last_) return;
   const SaveHandle last = *last_;

@@ -35,8 +35,8 @@ class Saves {
   void prepare();
   /// Saves the current step, if the run saves at all.
   void start();
-  /// Prints the last save once it is durable on all ranks. Call it between steps.
-  void notice();
+  /// Returns true when no save is under way on this rank.
+  bool are_done() const { return !last_ || last_->finished(); }
   /// Waits for the last save and prints it.
   void finish();
 

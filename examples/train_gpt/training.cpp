@@ -60,6 +60,10 @@ void require_own_output(const std::string& path, std::string_view start, const c
         "choose another file; nothing was changed");
 }
 
+/// Bits of what a rank tells the others with each step.
+constexpr std::uint32_t kStops = 1;  ///< it has received a signal
+constexpr std::uint32_t kSaves = 2;  ///< its last save is under way
+
 /// Also true for an empty file, and for what is no regular file.
 bool ends_with_a_line(const std::string& path) {
   if (posix_storage().kind(path) != EntryKind::File) return true;
@@ -195,6 +199,7 @@ class Training {
     const auto loss = [&](const MicroBatch& batch) { return model_->loss(windows(order, batch)); };
     // Until the process ends, because a signal must not change the status of a complete run.
     static const Interrupt& interrupt = *new Interrupt;
+    interrupt_ = &interrupt;
     StepPrinter printer(options_.steps, options_.config.steps_per_print, tokens_per_step());
     StepProfile profile(options_, *runtime_, trace_, communicator_);
     const Counts first = counts();
@@ -213,8 +218,8 @@ class Training {
       }
       profile.end_step();
       report_breakdowns(stats, tokens_per_second);
-      saves_.notice();
-      stopped = interrupt.agreed(communicator_);
+      if ((stats.flags & kSaves) == 0) saves_.finish();
+      stopped = (stats.flags & kStops) != 0;
       const bool is_due =
           !stats.skipped && options_.save_interval > 0 && stats.step % options_.save_interval == 0;
       const bool is_last = steps_taken() == options_.steps;
@@ -317,7 +322,12 @@ class Training {
             .shuffle_seed = options_.config.seed,
             .samples_per_epoch = tokens_.samples(),
             .agreed = agreed_lines(options_, identity_),
-            .foreign_names = model_foreign_names(options_.model)};
+            .foreign_names = model_foreign_names(options_.model),
+            .flags = [this] { return flags(); }};
+  }
+
+  std::uint32_t flags() const {
+    return (interrupt_ && interrupt_->requested() ? kStops : 0) | (saves_.are_done() ? 0 : kSaves);
   }
 
   /// By the thread that saves, of which there is one at a time.
@@ -397,6 +407,7 @@ class Training {
   std::shared_ptr<CausalLanguageModel> model_;
   Engine engine_;
   Saves saves_;
+  const Interrupt* interrupt_ = nullptr;  ///< from when signals are heard
 };
 
 }  // namespace

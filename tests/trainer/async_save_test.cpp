@@ -171,6 +171,42 @@ TEST_P(WhileTrainingGoesOn, TheStateIsCopiedWhileTheNextStepIsComputed) {
   EXPECT_EQ(identity_of(folder.path() / "async"), identity_of(folder.path() / "sync"));
 }
 
+/// The copy is late; weights that the program changes meanwhile, and what follows from them in the
+/// training state, are saved as they were when the save began.
+TEST_P(WhileTrainingGoesOn, WhatTheProgramChangesMeanwhileIsSavedAsItWas) {
+  const TempDir folder;
+  const auto [world, stage, compute] = GetParam();
+  const Config config = small_config(stage, compute);
+  run_threads(world, [&](Communicator& communicator) {
+    Gate gate;
+    const auto runtime = make_host_runtime({.before_work = [&](std::string_view name) {
+      if (name == "copy for a save") gate.pass(1);
+    }});
+    SmallModel model = build(placement_for(config, communicator));
+    Engine engine(model.ptr(), communicator, config, {.runtime = runtime.get()});
+    step(engine, model);
+    engine.save_checkpoint({.folder = folder.path(), .tag = "sync"});
+    const SaveHandle save =
+        engine.save_checkpoint({.folder = folder.path(), .tag = "async", .asynchronous = true});
+    const torch::NoGradGuard no_grad;
+    if (stage < 3) model->blocks[1]->up->weight.add_(1);
+    const std::jthread late([&] {
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+      gate.open(1);
+    });
+    {
+      GatheredScope gathered(engine);
+      model->blocks[0]->up->weight.mul_(2);
+      gathered.write_back(0);
+    }
+    save.wait();
+    engine.save_checkpoint({.folder = folder.path(), .tag = "changed"});
+  });
+  const std::string expected = identity_of(folder.path() / "sync");
+  EXPECT_EQ(identity_of(folder.path() / "async"), expected);
+  EXPECT_NE(identity_of(folder.path() / "changed"), expected);
+}
+
 INSTANTIATE_TEST_SUITE_P(AsyncSave, WhileTrainingGoesOn, testing::ValuesIn(runs()),
                          [](const auto& row) {
                            return fmt::format("W{}Stage{}{}", row.param.world, row.param.stage,

@@ -5,6 +5,7 @@
 #include "unishard/format/storage.hpp"
 
 #include "expect.hpp"
+#include "open_file.hpp"
 #include "state/file_array.hpp"
 #include "temp_dir.hpp"
 
@@ -41,26 +42,6 @@ Bytes all_of(const FileArray& array) {
   Bytes bytes(array.bytes());
   array.read(0, bytes);
   return bytes;
-}
-
-/// Returns the path by which this process can still reach the file without a name in `folder`.
-Path path_of_open_file(const Path& folder) {
-  const std::string start = std::filesystem::canonical(folder).string() + "/";
-  for (const auto& each : std::filesystem::directory_iterator("/proc/self/fd")) {
-    std::error_code error;
-    const Path target = std::filesystem::read_symlink(each.path(), error);
-    if (!error && target.string().starts_with(start)) return each.path();
-  }
-  return {};
-}
-
-void flip_bit(const Path& path, std::uint64_t byte, int bit) {
-  const auto file = posix_storage().open_for_update(path);
-  std::byte value{};
-  file->read_at(byte, {&value, 1});
-  value ^= std::byte{1} << bit;
-  file->write_at(byte, {&value, 1});
-  file->close();
 }
 
 class BlockFileTest : public testing::Test {
@@ -151,6 +132,35 @@ TEST_F(BlockFileTest, ASnapshotKeepsItsValuesAndGivesTheSpaceBack) {
   }
   const Path path = path_of_open_file(folder_.path());
   EXPECT_LE(posix_storage().open(path)->size(), 12 * kBlock) << "of twenty rounds";
+}
+
+/// Of blocks that are equally many for each thread and that are not, the last one part of a block.
+TEST_F(BlockFileTest, SeveralThreadsTransferTheSameBytes) {
+  for (const std::size_t threads : {2u, 3u, 40u}) {
+    const auto file = BlockFile::make(posix_storage(), folder_.path(), kBlock, threads);
+    for (const std::uint64_t bytes : {std::uint64_t{100}, 12 * kBlock, 17 * kBlock + 1}) {
+      FileArray array(file, bytes);
+      const Bytes expected = random_bytes(bytes, threads + bytes);
+      array.write(0, expected);
+      EXPECT_EQ(all_of(array), expected) << threads << " threads";
+    }
+  }
+}
+
+/// One of the threads finds it, and the caller is told when all have ended.
+TEST_F(BlockFileTest, AFlippedBitIsFoundByEachOfSeveralThreads) {
+  file_.reset();
+  file_ = BlockFile::make(posix_storage(), folder_.path(), kBlock, 4);
+  FileArray array(file_, 8 * kBlock);
+  const Bytes expected = random_bytes(array.bytes(), 5);
+  array.write(0, expected);
+  const Path path = path_of_open_file(folder_.path());
+  for (std::uint64_t block = 0; block < 8; ++block) {
+    flip_bit(path, block * kBlock + 7, 3);
+    EXPECT_THAT(error_of([&] { all_of(array); }), Fails(ErrorCode::Corrupt)) << block;
+    flip_bit(path, block * kBlock + 7, 3);
+  }
+  EXPECT_EQ(all_of(array), expected);
 }
 
 TEST_F(BlockFileTest, TenThousandFlippedBitsAreFound) {

@@ -4,8 +4,10 @@
 #include "unishard/trainer/memory_plan.hpp"
 #include "unishard/trainer/trace.hpp"
 
+#include "guarded_device/allocator.hpp"
 #include "guarded_device/streams.hpp"
 #include "guarded_run.hpp"
+#include "state/state_array.hpp"
 #include "temp_dir.hpp"
 
 #include <ATen/ops/arange.h>
@@ -137,6 +139,30 @@ TEST_P(OffloadFromTheDevice, UpdatesAheadTakeTwoOfTheState) {
   });
 }
 
+/// Returns the bytes of the device that a run has after a step, and the elements of its state.
+std::pair<std::int64_t, std::int64_t> bytes_on_device(Config config, double share) {
+  config.offload_optimizer.ratio = share;
+  std::pair<std::int64_t, std::int64_t> result;
+  run(Where::Device, 1, config, [&](Engine& engine, SmallModel& model, Ran& ran) {
+    train(engine, model, 1, ran);
+    result = {guarded::bytes_in_tensors(), engine.memory().optimizer / 8};
+  });
+  return result;
+}
+
+/// Master, two moments and the sums of gradients: 16 bytes for each element that leaves.
+TEST_P(OffloadFromTheDevice, TheRatioSaysHowMuchLeaves) {
+  if (GetParam().with_parameters) GTEST_SKIP() << "the parameters leave whatever the ratio is";
+  const Config config = offloaded(GetParam());
+  const auto [whole, elements] = bytes_on_device(config, 0);
+  const std::int64_t half = bytes_on_device(config, 0.5).first;
+  const std::int64_t none = bytes_on_device(config, 1).first;
+  EXPECT_NEAR(static_cast<double>(whole - none), 16.0 * static_cast<double>(elements),
+              static_cast<double>(elements));
+  EXPECT_LT(half, whole - 4 * elements);
+  EXPECT_GT(half, none + 4 * elements);
+}
+
 /// Copies that the host waits for do not overlap with anything, and those from other memory than
 /// pinned have a few percent of the speed. A step has a few small ones: its data and its numbers.
 constexpr std::uint64_t kSmall = 512;
@@ -172,6 +198,56 @@ TEST_P(OffloadFromTheDevice, MoreMicroBatchesBringTheSumsBackBetweenThem) {
     const std::uint64_t folds = engine.config().folds_every_micro_batch() ? 3 : 1;
     EXPECT_EQ(after.to_host_behind - before.to_host_behind, folds * sums);
   });
+}
+
+TEST(OffloadToFilesFromTheDevice, ArraysOfSeveralPiecesAreWrittenAndRead) {
+  const TempDir files;
+  const auto runtime = make_guarded_runtime({});
+  const at::Device device = runtime->device();
+  const auto copies = std::make_shared<detail::FileCopies>(device);
+  const auto file = detail::BlockFile::make(posix_storage(), files.path(), 12288);
+  constexpr std::int64_t kElements = 5'000'001, kFirst = 1'234'567;
+  const detail::StateArray array(file, copies, kElements, at::kFloat);
+  at::Tensor read;
+  runtime->run(Stream::Communication, "copies", [&] {
+    const at::Tensor all = at::arange(kElements, at::device(device).dtype(at::kFloat));
+    array.write(0, all);
+    array.write(kFirst, all.narrow(0, 0, kElements - kFirst).to(at::kDouble));
+    read = array.on(device);
+  });
+  runtime->finish(Stream::Communication);
+  const at::Tensor all = at::arange(kElements, at::kFloat);
+  const at::Tensor expected = all.clone();
+  expected.narrow(0, kFirst, kElements - kFirst).copy_(all.narrow(0, 0, kElements - kFirst));
+  EXPECT_TRUE(at::equal(read.cpu(), expected));
+  EXPECT_TRUE(at::equal(array.values(), expected));
+  EXPECT_THAT(guarded::take_violations(), testing::IsEmpty());
+}
+
+/// With the bits of state in the host's memory.
+TEST(OffloadToFilesFromTheDevice, EveryStepCopiesThroughPinnedMemoryAlone) {
+  for (const std::uint32_t stage : {2u, 3u}) {
+    for (const std::uint32_t world : {1u, 2u}) {
+      const TempDir files;
+      Config config = small_config(stage, DType::BFloat16);
+      config.zero.param_persistence_threshold = 0;
+      const auto body = [world](Engine& engine, SmallModel& model, Ran& ran) {
+        train(engine, model, 1, ran);
+        const guarded::CopiedBytes before = guarded::copied_bytes();
+        train(engine, model, 2, ran);
+        const guarded::CopiedBytes after = guarded::copied_bytes();
+        if (world > 1) return;  // Gloo's sums pass the host
+        EXPECT_LE(after.to_host - before.to_host, 12 * kSmall);
+        EXPECT_LE(after.to_device - before.to_device, 12 * kSmall);
+      };
+      const Ran expected = run(Where::Host, world, config, body);
+      config.offload_optimizer = {.residence = Residence::File, .nvme_path = files.path().string()};
+      if (stage == 3)
+        config.offload_param = {.residence = Residence::File, .nvme_path = files.path().string()};
+      config.aio.block_size = 4096;
+      expect_same(run(Where::Device, world, config, body), expected);
+    }
+  }
 }
 
 /// The message of what ends two steps when a stream does not wait, or is not waited for.

@@ -151,6 +151,74 @@ class CountedCommunicator final : public Communicator {
   Communicator& group_;
 };
 
+/// Counts what a rank gives to the sums of gradients, which go over a duplicate of the engine's
+/// group.
+class CountedSums final : public Communicator {
+ public:
+  explicit CountedSums(Communicator& group) : group_(group) {}
+  CountedSums(std::unique_ptr<Communicator> group, std::shared_ptr<std::uint64_t> bytes)
+      : own_(std::move(group)), group_(*own_), bytes_(std::move(bytes)) {}
+  std::uint32_t rank() const override { return group_.rank(); }
+  std::uint32_t size() const override { return group_.size(); }
+  WorkPtr all_gather(std::span<std::byte> out, std::span<const std::byte> in) override {
+    return group_.all_gather(out, in);
+  }
+  WorkPtr reduce_scatter_fold(std::span<float> sums, DType dtype,
+                              std::span<const std::byte> in) override {
+    *bytes_ += in.size();
+    return group_.reduce_scatter_fold(sums, dtype, in);
+  }
+  WorkPtr broadcast(std::span<std::byte> bytes, std::uint32_t root) override {
+    return group_.broadcast(bytes, root);
+  }
+  void barrier() override { group_.barrier(); }
+  std::unique_ptr<Communicator> duplicate() override {
+    return std::make_unique<CountedSums>(group_.duplicate(), bytes_);
+  }
+
+  std::uint64_t bytes() const { return *bytes_; }
+
+ private:
+  std::unique_ptr<Communicator> own_;
+  Communicator& group_;
+  std::shared_ptr<std::uint64_t> bytes_ = std::make_shared<std::uint64_t>(0);
+};
+
+std::uint64_t trained_elements() {
+  const SmallModel model;
+  std::uint64_t elements = 0;
+  for (const auto& each : model->named_parameters()) {
+    const bool is_tied = each.key() == "out.weight";
+    if (each.value().requires_grad() && !is_tied)
+      elements += static_cast<std::uint64_t>(each.value().numel());
+  }
+  return elements;
+}
+
+/// In 16 bits, once for each micro-batch at stages 2 and 3; where the other stages have summed
+/// several on the rank, those sums in fp32.
+TEST(Engine, GradientsCrossOnceInTheirOwnType) {
+  const std::uint64_t elements = trained_elements();
+  for (const std::int64_t accumulation : {1, 3}) {
+    for (const std::uint32_t stage : {0u, 1u, 2u, 3u}) {
+      run_threads(2, [&](Communicator& group) {
+        CountedSums counted(group);
+        Config config = small_config(stage, DType::BFloat16);
+        config.batch = {.train = 4 * accumulation, .micro = 2, .accumulation = {}};
+        SmallModel model = build(placement_for(config, counted));
+        Engine engine(model.ptr(), counted, config);
+        const std::uint64_t before = counted.bytes();
+        step(engine, model);
+        const bool sums_on_the_rank = stage < 2 && accumulation > 1;
+        const std::uint64_t times = stage < 2 ? 1 : static_cast<std::uint64_t>(accumulation);
+        const std::uint64_t expected = elements * (sums_on_the_rank ? 4 : 2) * times;
+        EXPECT_GE(counted.bytes() - before, expected) << stage;
+        EXPECT_LT(counted.bytes() - before, expected * 3 / 2) << stage;  // units are padded
+      });
+    }
+  }
+}
+
 /// The order of the collectives is compared before the host waits for the device, because ranks
 /// with another order never end. Losses and norm are one message.
 TEST(Engine, AStepOfSeveralRanksSendsTwoMessagesBesidesTheTensors) {
@@ -166,6 +234,24 @@ TEST(Engine, AStepOfSeveralRanksSendsTwoMessagesBesidesTheTensors) {
       EXPECT_EQ(counted.messages, 2) << stage;
     });
   }
+}
+
+/// So what a program's ranks decide after each step needs no message of its own.
+TEST(Engine, AStepTellsEveryRankTheFlagsOfAll) {
+  run_threads(3, [](Communicator& group) {
+    CountedCommunicator counted(group);
+    const Config config = small_config(2);
+    std::uint32_t own = 0;
+    SmallModel model = build(placement_for(config, counted));
+    Engine engine(model.ptr(), counted, config, {.flags = [&] { return own; }});
+    EXPECT_EQ(step(engine, model).flags, 0u);
+    own = group.rank() == 0 ? 0 : std::uint32_t{1} << (group.rank() == 1 ? 31 : 0);
+    counted.messages = 0;
+    EXPECT_EQ(step(engine, model).flags, 0x80000001u);
+    EXPECT_EQ(counted.messages, 2);
+    own = 0;
+    EXPECT_EQ(step(engine, model).flags, 0u);
+  });
 }
 
 TEST(GatheredScope, TakesValuesBackToTheTrainingState) {

@@ -27,6 +27,15 @@ struct PlannedJob {
   std::optional<bool> updates_ahead = false;
 };
 
+void PrintTo(const PlannedJob& job, std::ostream* out) {
+  const auto place = [](Residence residence) {
+    return residence == Residence::Device ? "" : residence == Residence::Host ? "Host" : "File";
+  };
+  *out << job.name << "Stage" << job.stage << name_of(job.compute) << "On" << job.world
+       << (job.canonical_order ? "InOrder" : "") << place(job.optimizer) << place(job.parameters)
+       << (job.updates_ahead.value_or(job.optimizer == Residence::File) ? "Ahead" : "");
+}
+
 class MemoryPlan : public testing::TestWithParam<PlannedJob> {
  protected:
   Config config() const {
@@ -137,7 +146,8 @@ INSTANTIATE_TEST_SUITE_P(
                    .updates_ahead = true},
         PlannedJob{2, 2, DType::Float32, Residence::Device, Residence::Device, "Lion"},
         PlannedJob{2, 2, DType::BFloat16, Residence::Device, Residence::Device, "SGD"},
-        PlannedJob{2, 3, DType::Float32, Residence::Device, Residence::Device, "Lamb"}));
+        PlannedJob{2, 3, DType::Float32, Residence::Device, Residence::Device, "Lamb"}),
+    testing::PrintToStringParamName());
 
 }  // namespace
 }  // namespace unishard::test

@@ -5,6 +5,7 @@
 
 #include "expect.hpp"
 #include "file_size_limit.hpp"
+#include "open_file.hpp"
 #include "process.hpp"
 #include "small_model.hpp"
 #include "temp_dir.hpp"
@@ -37,7 +38,7 @@ Config in_files(Config config, const Path& folder) {
     config.offload_param.nvme_path = folder.string();
     config.offload_param.max_in_cpu = 0;
   }
-  config.aio.block_size = 4096;
+  config.aio = {.block_size = 4096, .threads = 2};
   return config;
 }
 
@@ -164,6 +165,24 @@ TEST(OffloadErrors, AGradientThatIsNotFiniteIsNamedAndChangesNothing) {
                 EXPECT_THAT(error.what(), HasSubstr("the gradient of in.weight (unit root)"));
                 expect_equal(before, parameters_of(engine, model));
               });
+}
+
+/// The disk returns something else than what was written, in the middle of training.
+TEST(OffloadErrors, ABlockThatTheDiskChangedEndsTheStep) {
+  for (const bool ahead : {false, true}) {
+    const TempDir files;
+    Config config = in_files(small_config(3), files.path());
+    config.offload_optimizer.super_offload = ahead;
+    with_engine(1, config, {}, [&](Engine& engine, SmallModel& model, Communicator&) {
+      step(engine, model);
+      const Path path = path_of_open_file(files.path());
+      ASSERT_FALSE(path.empty());
+      const std::uint64_t bytes = posix_storage().open(path)->size();
+      for (std::uint64_t at = 0; at < bytes; at += 4096) flip_bit(path, at, 0);
+      const Error error = error_of([&] { step(engine, model); });
+      EXPECT_THAT(error, Fails(ErrorCode::Corrupt, files.path().string(), HasSubstr("disk")));
+    });
+  }
 }
 
 TEST(OffloadErrors, StagesThatShardNothingHaveNothingToOffload) {

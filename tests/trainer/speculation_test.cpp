@@ -168,17 +168,21 @@ TEST(SpeculationErrors, AStepThatFailsInItsBackwardPassChangesNothing) {
   expect_same(train_with_failure(config), train_with_failure(plain(config)));
 }
 
-/// A penalty that is computed before the model is differentiated after it: its gradient comes when
-/// the unit has been reduced, and its update has begun.
+/// A penalty is differentiated by itself when the backward pass reaches the model's first layer:
+/// the unit of its weight has been reduced then, and its update has begun.
 Ran train_with_late_gradients(const Config& config, std::int64_t* units_ahead) {
   Ran ran;
   with_engine(2, config, {}, [&](Engine& engine, SmallModel& model, Communicator& group) {
     std::vector<double> losses;
+    model->in->weight.register_hook([&](const at::Tensor& gradient) {
+      const at::AutoGradMode with_gradients(true);
+      const at::Tensor& weight = model->blocks[1]->inner->linear->weight;
+      EXPECT_FALSE(weight.grad().defined()) << "its unit has been reduced";
+      (1e-3 * weight.pow(2).sum().to(at::kFloat)).backward();
+      return gradient;
+    });
     for (int i = 0; i < 4; ++i) {
-      const StepStats stats = engine.train_batch([&](const MicroBatch& batch) {
-        const at::Tensor penalty = model->blocks[1]->up->weight.pow(2).sum().to(at::kFloat);
-        return model->loss(batch) + 1e-3 * penalty;
-      });
+      const StepStats stats = step(engine, model);
       losses.push_back(stats.loss);
       if (units_ahead && group.rank() == 0) *units_ahead += stats.units_ahead;
     }

@@ -597,6 +597,10 @@ TEST_F(TrainGpt, SigtermWhileASaveIsUnderWayWaitsForItAndSavesAgain) {
   EXPECT_NE(results[0].out.find(fmt::format("stopped by a signal after step {}\n", step)),
             std::string::npos)
       << results[0].out;
+  // The first save has none before it to wait for.
+  EXPECT_THAT(results[0].out, testing::ContainsRegex(
+                                  "saved global_step1: [0-9.]+ MB in [0-9.]+ s \\([0-9]+ MB/s\\), "
+                                  "training waited [0-9.]+ s, identity [0-9a-f]+\n"));
   for (std::int64_t each = 1; each <= step; ++each) {
     EXPECT_NE(results[0].out.find(fmt::format("saved global_step{}:", each)), std::string::npos);
   }

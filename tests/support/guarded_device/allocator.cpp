@@ -75,6 +75,8 @@ struct Allocator final : CountingAllocator {
 
 }  // namespace
 
+std::int64_t bytes_in_tensors() { return allocated_bytes; }
+
 c10::Allocator* allocator() {
   static auto* const only = new Allocator;
   return only;

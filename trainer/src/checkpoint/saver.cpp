@@ -55,9 +55,9 @@ SaveHandle Saver::save(const SaveRequest& request) {
     save_behind(std::move(save), local, call);
     return SaveHandle(last_);
   }
-  PinnedBuffers buffers(device_, kWriters);
+  if (!buffers_) buffers_.emplace(device_, kWriters);
   SaveReport report = save->finish(communicator_, [&](ShardWriter& writer, std::size_t index) {
-    give_local(writer, index, locate(local, save->catalog(), save->fragments()[index]), buffers);
+    give_local(writer, index, locate(local, save->catalog(), save->fragments()[index]), *buffers_);
   });
   report.seconds = report.stall_seconds = seconds_since(call.started);
   report.wait_seconds = call.waited;

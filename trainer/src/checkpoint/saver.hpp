@@ -72,6 +72,7 @@ class Saver {
   /// By folder; the first rank of each node has the lock.
   std::map<Path, std::optional<OutputLock>> claims_;
   Staging staging_;
+  std::optional<PinnedBuffers> buffers_;  ///< for saves that training waits for; from the first on
   /// The process group of the saving threads.
   std::unique_ptr<Communicator> group_;
   /// The outcome of the last asynchronous save, until settle().

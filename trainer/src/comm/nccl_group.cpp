@@ -1,9 +1,8 @@
 // Collectives over NCCL alone, without c10d's ProcessGroupNCCL, which a CPU build of LibTorch
 // lacks. The canonical sum is grouped ncclSend/ncclRecv (the traffic of a reduce-scatter) and then
-// the same additions on the device as Gloo's fold on the host, so that both give the same bits.
-//
-// This file has never run on a CUDA device. The tests run it on the guarded device, with a stand-in
-// for NCCL's functions.
+// the same additions on the device as Gloo's fold on the host, so that both give the same bits.  On
+// a CUDA device this file has run with one rank only. The tests run it on the guarded device, with
+// a stand-in for NCCL's functions.
 #include "unishard/format/error.hpp"
 #include "unishard/trainer/communicator.hpp"
 

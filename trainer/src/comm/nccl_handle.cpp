@@ -1,5 +1,5 @@
-// This file has never run on a CUDA device. The tests run it on the guarded device, with a stand-in
-// for NCCL's functions.
+// On a CUDA device this file has run with one rank only. The tests run it on the guarded device,
+// with a stand-in for NCCL's functions.
 #include "comm/nccl_handle.hpp"
 
 #include <fmt/format.h>
@@ -10,6 +10,10 @@ namespace unishard::trainer::detail {
 namespace {
 
 constexpr std::chrono::milliseconds kLookEvery{100};
+/// A communicator that never blocks gives each operation to the device on a thread of its own,
+/// which takes less time than the shortest sleep. One that blocks could not be ended where a rank
+/// hangs while the first operation connects them.
+constexpr std::chrono::microseconds kYieldFor{500};
 constexpr std::chrono::microseconds kPollEvery{20};
 constexpr const char* kPeerHint =
     "another rank ended or hangs: read its message, then restart all ranks";
@@ -91,10 +95,14 @@ ncclResult_t NcclHandle::state() const {
 /// Waits while NCCL is in progress with a call that returned `result`. Returns how it ended, or
 /// ncclInProgress after the timeout.
 ncclResult_t NcclHandle::settled(ncclResult_t result) const {
-  const auto end = Clock::now() + timeout_;
+  const auto begin = Clock::now();
   if (is_fine(result)) result = state();
-  while (result == ncclInProgress && Clock::now() < end) {
-    std::this_thread::sleep_for(kPollEvery);
+  while (result == ncclInProgress && Clock::now() < begin + timeout_) {
+    if (Clock::now() < begin + kYieldFor) {
+      std::this_thread::yield();
+    } else {
+      std::this_thread::sleep_for(kPollEvery);
+    }
     result = state();
   }
   return result;

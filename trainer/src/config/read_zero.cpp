@@ -71,7 +71,8 @@ void read_offload(const CheckedConfig& from, Config& config) {
   param.residence =
       at_stage(residence_of(from, kOffloadParam, param.nvme_path), kOffloadParam, 3, config);
   param.max_in_cpu = from.integer(offload_path(kOffloadParam, "max_in_cpu"));
-  config.aio = {.block_size = from.integer("aio.block_size")};
+  config.aio = {.block_size = from.integer("aio.block_size"),
+                .threads = from.integer("aio.intra_op_parallelism")};
 }
 
 }  // namespace unishard::trainer::detail

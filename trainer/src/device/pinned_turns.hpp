@@ -1,5 +1,5 @@
 #pragma once
-// The way of what the host makes, piece by piece, to a device.
+// The way of what the host has, piece by piece, to a device, and back.
 #include "unishard/format/huge_buffer.hpp"
 
 #include "device/device_copies.hpp"
@@ -38,6 +38,15 @@ class PinnedTurns {
     Buffer& buffer = buffers_[turn_];
     buffer.copies.start(to, buffer.memory.bytes().first(to.nbytes()));
     buffer.copies.make_current_stream_wait(device_);
+  }
+  /// Returns a copy of a contiguous tensor of the device in the memory that next() returned last.
+  /// Waits for the work of the current stream.
+  std::span<const std::byte> bring(const at::Tensor& from) {
+    Buffer& buffer = buffers_[turn_];
+    const std::span<std::byte> to = buffer.memory.bytes().first(from.nbytes());
+    buffer.copies.start(to, from);
+    buffer.copies.wait();
+    return to;
   }
 
  private:

@@ -166,9 +166,11 @@ StepStats Engine::Impl::finish_step() {
   // The device works on them while the ranks compare their orders.
   const at::Tensor squares = detail::gradient_squares(state.model);
   detail::require_equal_order(communicator, order);
-  const auto [losses, norm] = detail::gather_numbers(state.model, micro_batches, own_losses,
-                                                     squares, *collectives, communicator);
+  const auto [losses, norm, flags] =
+      detail::gather_numbers(state.model, micro_batches, own_losses, squares,
+                             options.flags ? options.flags() : 0, *collectives, communicator);
   StepStats stats;
+  stats.flags = flags;
   stats.loss = mean(losses);
   stats.loss_scale = state.loss_scale();
   stats.gradient_norm = norm / stats.loss_scale;

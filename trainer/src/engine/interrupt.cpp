@@ -12,8 +12,8 @@ namespace {
 /// meant.
 constexpr std::time_t kSameSignalSeconds = 2;
 
-volatile std::sig_atomic_t requested = 0;
-volatile std::time_t requested_at = 0;
+volatile std::sig_atomic_t was_asked = 0;
+volatile std::time_t asked_at = 0;
 struct sigaction former_term, former_int, former_hup;
 
 std::time_t now() {
@@ -23,10 +23,10 @@ std::time_t now() {
 }
 
 void on_signal(int number) {
-  if (requested == 0) {
-    requested_at = now();
-    requested = 1;
-  } else if (now() - requested_at > kSameSignalSeconds) {
+  if (was_asked == 0) {
+    asked_at = now();
+    was_asked = 1;
+  } else if (now() - asked_at > kSameSignalSeconds) {
     std::signal(number, SIG_DFL);
     std::raise(number);
   }
@@ -35,7 +35,7 @@ void on_signal(int number) {
 }  // namespace
 
 Interrupt::Interrupt() {
-  requested = 0;
+  was_asked = 0;
   struct sigaction action {};
   action.sa_handler = on_signal;
   action.sa_flags = SA_RESTART;
@@ -51,9 +51,11 @@ Interrupt::~Interrupt() {
   sigaction(SIGHUP, &former_hup, nullptr);
 }
 
+bool Interrupt::requested() const { return was_asked != 0; }
+
 bool Interrupt::agreed(Communicator& communicator) const {
   const detail::OperationScope operation("agreeing on", "signals");
-  return agree_max(communicator, requested) != 0;
+  return agree_max(communicator, was_asked) != 0;
 }
 
 }  // namespace unishard::trainer

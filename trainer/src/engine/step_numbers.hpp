@@ -8,6 +8,7 @@
 
 #include <ATen/core/Tensor.h>
 
+#include <cstdint>
 #include <vector>
 
 namespace unishard::trainer::detail {
@@ -15,6 +16,7 @@ namespace unishard::trainer::detail {
 struct StepNumbers {
   std::vector<double> losses;  ///< of all ranks' micro-batches, in their order
   double gradient_norm = 0;    ///< of the scaled gradients
+  std::uint32_t flags = 0;     ///< the union of those of all ranks
 };
 
 /// Waits for the device once, for both, and sends one message. `own_losses` come from
@@ -22,7 +24,8 @@ struct StepNumbers {
 /// Throws: PeerFailed when a collective failed on the device.
 StepNumbers gather_numbers(const ModelState& model, const MicroBatches& micro_batches,
                            const at::Tensor& own_losses, const at::Tensor& squares,
-                           TensorCollectives& collectives, Communicator& communicator);
+                           std::uint32_t own_flags, TensorCollectives& collectives,
+                           Communicator& communicator);
 
 /// Returns the elements of a one-dimensional float64 tensor of any device. Waits for the device.
 std::vector<double> host_values(const at::Tensor& tensor);

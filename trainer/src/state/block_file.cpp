@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <future>
 #include <utility>
 
 namespace unishard::trainer::detail {
@@ -18,6 +19,26 @@ constexpr std::uint64_t kPageBytes = 4096;
 std::unique_ptr<File> create_without_name(Storage& storage, const Path& folder) {
   storage.make_directory(folder);
   return storage.create_unnamed(folder);
+}
+
+/// Calls transfer(blocks, bytes) for parts of both, of about equally many blocks, at the same time.
+/// Throws: what one of the calls has thrown, when all have ended.
+template <class Block, class Byte, class Transfer>
+void transfer_in_parts(std::size_t parts, std::uint64_t block_bytes, std::span<const Block> blocks,
+                       std::span<Byte> bytes, const Transfer& transfer) {
+  const std::size_t each = (blocks.size() + parts - 1) / parts;
+  std::vector<std::future<void>> others;
+  for (std::size_t first = each; first < blocks.size(); first += each) {
+    const std::size_t count = std::min(each, blocks.size() - first);
+    const std::size_t begin = first * block_bytes;
+    const auto own = bytes.subspan(begin, std::min(count * block_bytes, bytes.size() - begin));
+    others.push_back(std::async(std::launch::async, [&transfer, blocks, first, count, own] {
+      transfer(blocks.subspan(first, count), own);
+    }));
+  }
+  transfer(blocks.first(std::min(each, blocks.size())),
+           bytes.first(std::min<std::size_t>(each * block_bytes, bytes.size())));
+  for (std::future<void>& other : others) other.get();  // the destructors wait too
 }
 
 }  // namespace
@@ -43,13 +64,17 @@ BlockFile::Block::~Block() {
 }
 
 std::shared_ptr<BlockFile> BlockFile::make(Storage& storage, const Path& folder,
-                                           std::uint64_t block_bytes) {
-  return std::shared_ptr<BlockFile>(
-      new BlockFile(folder, create_without_name(storage, folder), whole_pages(block_bytes)));
+                                           std::uint64_t block_bytes, std::size_t threads) {
+  return std::shared_ptr<BlockFile>(new BlockFile(folder, create_without_name(storage, folder),
+                                                  whole_pages(block_bytes), threads));
 }
 
-BlockFile::BlockFile(Path folder, std::unique_ptr<File> file, std::uint64_t block_bytes)
-    : folder_(std::move(folder)), file_(std::move(file)), block_bytes_(block_bytes) {}
+BlockFile::BlockFile(Path folder, std::unique_ptr<File> file, std::uint64_t block_bytes,
+                     std::size_t threads)
+    : folder_(std::move(folder)),
+      file_(std::move(file)),
+      block_bytes_(block_bytes),
+      threads_(threads) {}
 
 std::vector<BlockFile::BlockPtr> BlockFile::allocate(std::size_t count) {
   std::vector<BlockPtr> blocks;
@@ -95,7 +120,13 @@ void BlockFile::grow(std::size_t blocks) {
 }
 
 void BlockFile::write(std::span<const BlockPtr> blocks, std::span<const std::byte> bytes) {
-  const std::shared_lock transfer(growing_);
+  const std::shared_lock not_growing(growing_);
+  transfer_in_parts(threads_, block_bytes_, blocks, bytes,
+                    [this](auto... part) { write_some(part...); });
+}
+
+/// Pre: growing_ is held, shared.
+void BlockFile::write_some(std::span<const BlockPtr> blocks, std::span<const std::byte> bytes) {
   while (!blocks.empty()) {
     const std::size_t count = run_length(blocks);
     const std::size_t size = std::min<std::size_t>(bytes.size(), count * block_bytes_);
@@ -122,7 +153,13 @@ void BlockFile::write_pages(std::uint64_t offset, std::span<const std::byte> byt
 }
 
 void BlockFile::read(std::span<const BlockPtr> blocks, std::span<std::byte> out) const {
-  const std::shared_lock transfer(growing_);
+  const std::shared_lock not_growing(growing_);
+  transfer_in_parts(threads_, block_bytes_, blocks, out,
+                    [this](auto... part) { read_some(part...); });
+}
+
+/// Pre: growing_ is held, shared.
+void BlockFile::read_some(std::span<const BlockPtr> blocks, std::span<std::byte> out) const {
   while (!blocks.empty()) {
     const std::size_t count = run_length(blocks);
     const std::size_t size = std::min<std::size_t>(out.size(), count * block_bytes_);

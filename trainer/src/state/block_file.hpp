@@ -39,10 +39,10 @@ class BlockFile : public std::enable_shared_from_this<BlockFile> {
   using BlockPtr = std::shared_ptr<Block>;
 
   /// Creates the file in `folder`, which is created if it is missing. `block_bytes` is rounded up
-  /// to whole pages.
+  /// to whole pages. A call that reads or writes several blocks does it on up to `threads` threads.
   /// Throws: Io and similar, naming the folder.
   static std::shared_ptr<BlockFile> make(Storage& storage, const Path& folder,
-                                         std::uint64_t block_bytes);
+                                         std::uint64_t block_bytes, std::size_t threads = 1);
 
   const Path& folder() const { return folder_; }
   std::uint64_t block_bytes() const { return block_bytes_; }
@@ -60,8 +60,11 @@ class BlockFile : public std::enable_shared_from_this<BlockFile> {
   void read(std::span<const BlockPtr> blocks, std::span<std::byte> out) const;
 
  private:
-  BlockFile(Path folder, std::unique_ptr<File> file, std::uint64_t block_bytes);
+  BlockFile(Path folder, std::unique_ptr<File> file, std::uint64_t block_bytes,
+            std::size_t threads);
   void grow(std::size_t blocks);
+  void write_some(std::span<const BlockPtr> blocks, std::span<const std::byte> bytes);
+  void read_some(std::span<const BlockPtr> blocks, std::span<std::byte> out) const;
   void write_pages(std::uint64_t offset, std::span<const std::byte> bytes);
   std::size_t run_length(std::span<const BlockPtr> blocks) const;
   void check(const Block& block, std::span<const std::byte> bytes) const;
@@ -69,6 +72,7 @@ class BlockFile : public std::enable_shared_from_this<BlockFile> {
   const Path folder_;
   const std::unique_ptr<File> file_;
   const std::uint64_t block_bytes_;
+  const std::size_t threads_;
   mutable std::shared_mutex growing_;  ///< shared by transfers
   std::mutex free_mutex_;
   std::vector<std::uint64_t> free_;  ///< offsets, the one to be taken next at the end

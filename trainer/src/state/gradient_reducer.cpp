@@ -174,9 +174,10 @@ void GradientReducer::add_to_sums(const at::Tensor& flat, const at::Tensor& on_d
 /// squares are taken on the way.
 void GradientReducer::add_to_file(const at::Tensor& flat, bool is_last) {
   on_sums_(Sums::Change);
-  const auto on_host = at::device(at::kCPU).dtype(at::kFloat);
-  at::Tensor sums = has_sums_ ? shard_.values() : at::zeros({layout_.shard}, on_host);
-  sums = sums.to(layout_.placement.device);
+  const at::Device device = layout_.placement.device;
+  const at::Tensor sums = has_sums_
+                              ? shard_.on(device)
+                              : at::zeros({layout_.shard}, at::device(device).dtype(at::kFloat));
   link_.collectives.reduce_scatter_fold(sums, flat);
   if (is_last) squares_ = squares_of(sums);
   shard_.write(0, sums);

@@ -5,6 +5,7 @@
 
 #include "device/pinned_memory.hpp"
 #include "state/file_array.hpp"
+#include "state/file_copies.hpp"
 
 #include <ATen/core/Tensor.h>
 
@@ -19,9 +20,10 @@ class StateArray {
   StateArray() = default;
   /// An array in memory. Pre: `values` is contiguous and has one dimension.
   explicit StateArray(at::Tensor values) : values_(std::move(values)) {}
-  /// An array of zeros in a file.
-  /// Throws: NoSpace.
-  StateArray(std::shared_ptr<BlockFile> file, std::int64_t elements, at::ScalarType type);
+  /// An array of zeros in a file. `copies` are the way between the file and a device; null on the
+  /// host. Throws: NoSpace.
+  StateArray(std::shared_ptr<BlockFile> file, std::shared_ptr<FileCopies> copies,
+             std::int64_t elements, at::ScalarType type);
   /// An array of zeros in host memory that `device` can read and write by itself.
   static StateArray pinned(std::int64_t elements, at::ScalarType type, at::Device device);
 
@@ -40,11 +42,9 @@ class StateArray {
   /// memory.
   at::Tensor values(std::int64_t begin, std::int64_t count) const;
   at::Tensor values() const { return values(0, elements()); }
-  /// Returns the elements on `device`: themselves, or a copy, for which nobody waits where they are
-  /// pinned: they may change when the current stream of `device` has been waited for.
-  at::Tensor on(at::Device device) const {
-    return values().to(device, type(), /*non_blocking=*/!is_in_file());
-  }
+  /// Returns the elements on `device`: themselves, or a copy, which the current stream of `device`
+  /// makes. They may change when it has been waited for.
+  at::Tensor on(at::Device device) const;
   /// Fills `into`, a contiguous tensor of this type in host memory, with the elements from `begin`
   /// on. Pre: is_in_file().
   void read(std::int64_t begin, const at::Tensor& into) const;
@@ -68,6 +68,7 @@ class StateArray {
   at::Tensor values_;  ///< in memory that is not pinned
   std::shared_ptr<Pinned> pinned_;
   std::shared_ptr<FileArray> file_;
+  std::shared_ptr<FileCopies> copies_;
   std::int64_t elements_ = 0;
   at::ScalarType type_ = at::kFloat;
 };
@@ -96,6 +97,7 @@ class StatePlaces {
   struct Place {
     Residence residence = Residence::Device;
     std::shared_ptr<BlockFile> file;
+    std::shared_ptr<FileCopies> copies;  ///< null on the host
   };
   static Place place(Residence residence, const std::string& folder, const Placement& placement);
   StateArray make(const Place& place, std::int64_t elements, at::ScalarType type) const;

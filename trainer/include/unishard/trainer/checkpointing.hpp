@@ -77,6 +77,10 @@ struct EngineOptions {
   std::vector<std::string> agreed{};
   /// Names and layouts of the model in files of other programs, for load_checkpoint().
   ForeignNames foreign_names = {};
+  /// Called on each rank at the end of each training step, whose message carries the bits that it
+  /// returns to the other ranks: see StepStats::flags. So a program needs no message of its own for
+  /// what its ranks decide after each step, as on a signal. Null: no bits.
+  std::function<std::uint32_t()> flags{};
 };
 
 }  // namespace unishard::trainer

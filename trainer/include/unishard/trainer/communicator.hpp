@@ -80,8 +80,8 @@ std::unique_ptr<Communicator> make_single_communicator();
 /// builds without NCCL.
 bool has_nccl_device(const RankEnvironment& environment);
 /// Returns a group of options.backend. Blocks until all ranks have joined. A world of one has no
-/// network unless it asks for NCCL. The project's builds compile and link NCCL, but it has never
-/// run: treat it as untested.
+/// network unless it asks for NCCL. NCCL has run with one rank on a device, and never with several:
+/// treat that as untested.
 /// Throws: PeerFailed when the ranks do not join in time; on every rank, Mismatch or Unsupported
 /// when they do not agree on a backend.
 std::unique_ptr<Communicator> make_communicator(const RankEnvironment& environment,

@@ -54,6 +54,7 @@ struct StepStats {
   bool skipped = false;   ///< loss or gradient is not finite, and nothing was updated
   /// Units of this rank whose update began during the backward pass and stood; see "super_offload".
   std::int64_t units_ahead = 0;
+  std::uint32_t flags = 0;  ///< the union of what EngineOptions::flags returned on all ranks
 };
 
 /// Bytes of a device's memory that this process has, as LibTorch's allocator counts them.

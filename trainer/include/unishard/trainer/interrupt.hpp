@@ -16,6 +16,8 @@ class Interrupt {
   Interrupt(const Interrupt&) = delete;
   Interrupt& operator=(const Interrupt&) = delete;
 
+  /// Returns true when this process received a signal.
+  bool requested() const;
   /// Returns true when any rank received a signal. Collective.
   bool agreed(Communicator& communicator) const;
 };

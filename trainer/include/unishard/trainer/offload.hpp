@@ -41,6 +41,7 @@ struct OffloadParam {
 /// "aio": how files are read and written.
 struct AioOptions {
   std::int64_t block_size = std::int64_t{1} << 20;  ///< bytes of a file's blocks
+  std::int64_t threads = 1;                         ///< that read, and that write, blocks at a time
   bool operator==(const AioOptions&) const = default;
 };
 
