@@ -47,6 +47,8 @@ std::vector<std::string> notes_on_disks(const unishard::trainer::Config& config)
     folders.insert(config.offload_param.nvme_path);
   std::vector<std::string> notes;
   for (const std::string& folder : folders) {
+    // Where nothing is offloaded to files, the folder may be missing.
+    if (unishard::posix_storage().kind(folder) != unishard::EntryKind::Directory) continue;
     if (unishard::posix_storage().create_unnamed(folder)->bypasses_cache()) continue;
     notes.push_back(
         fmt::format("nvme_path {}: its file system has no direct I/O, so it is no NVMe disk: tmpfs "
@@ -219,13 +221,15 @@ void print_memory(const unishard::trainer::Engine& engine,
                         megabytes(memory.device->allocated_peak),
                         megabytes(memory.device->reserved), megabytes(memory.device->reserved_peak))
           : "";
+  const std::string files =
+      memory.files > 0 ? fmt::format("in files {:.2f} MB; ", megabytes(memory.files)) : "";
   const std::string line = fmt::format(
       "memory rank {}: parameters {:.2f} MB (peak {:.2f}), master {:.2f}, optimizer {:.2f}, "
-      "gradients {:.2f}, {}{}staging {:.2f}; {}"
+      "gradients {:.2f}, {}{}staging {:.2f}; {}{}"
       "process {:.0f} MB (peak {:.0f})\n",
       communicator.rank(), megabytes(memory.parameters), megabytes(memory.parameters_peak),
       megabytes(memory.master), megabytes(memory.optimizer), megabytes(memory.gradients), frozen,
-      ahead, megabytes(memory.staging), device, process_megabytes("VmRSS"),
+      ahead, megabytes(memory.staging), files, device, process_megabytes("VmRSS"),
       process_megabytes("VmHWM"));
   const auto lines = gather_text(communicator, line);
   if (communicator.rank() != 0) return;

@@ -67,13 +67,19 @@ std::string needs_text(const std::vector<PlannedMemory>& parts, bool computes_on
   return text;
 }
 
+PlannedModel size_in_run(const ModelConfig& model, std::uint32_t world_size,
+                         bool computes_on_host) {
+  PlannedModel size = size_of(model);
+  size.world_size = world_size;
+  size.computes_on_host = computes_on_host;
+  return size;
+}
+
 }  // namespace
 
 std::string memory_advice(const Config& config, const ModelConfig& model, std::uint32_t world_size,
                           bool computes_on_host) {
-  PlannedModel size = size_of(model);
-  size.world_size = world_size;
-  size.computes_on_host = computes_on_host;
+  const PlannedModel size = size_in_run(model, world_size, computes_on_host);
   const auto now = plan_memory(config, size);
   std::string text =
       fmt::format("the training state of a rank takes about {}, activations not counted",
@@ -92,6 +98,22 @@ std::string memory_advice(const Config& config, const ModelConfig& model, std::u
   return text +
          "; a smaller micro-batch, recomputation (activation_checkpointing) and more ranks "
          "need less, too";
+}
+
+std::string files_advice(const Config& config, const ModelConfig& model, std::uint32_t world_size,
+                         bool computes_on_host) {
+  const PlannedModel size = size_in_run(model, world_size, computes_on_host);
+  const auto in_files = [&](bool ahead) {
+    Config other = config;
+    other.offload_optimizer.super_offload = ahead;
+    return planned_bytes(plan_memory(other, size), File);
+  };
+  const std::int64_t least = in_files(false), ahead = in_files(true);
+  if (least == 0) return {};
+  std::string text =
+      fmt::format("the training state of a rank takes about {} in files", gigabytes(least));
+  if (ahead > least) text += fmt::format(" (with \"super_offload\": true {})", gigabytes(ahead));
+  return text;
 }
 
 }  // namespace train_gpt

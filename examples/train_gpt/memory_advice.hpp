@@ -14,4 +14,9 @@ std::string memory_advice(const unishard::trainer::Config& config,
                           const unishard::trainer::ModelConfig& model, std::uint32_t world_size,
                           bool computes_on_host);
 
+/// Returns the room that the training state of a rank takes in files; empty without any.
+std::string files_advice(const unishard::trainer::Config& config,
+                         const unishard::trainer::ModelConfig& model, std::uint32_t world_size,
+                         bool computes_on_host);
+
 }  // namespace train_gpt

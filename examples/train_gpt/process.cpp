@@ -4,10 +4,13 @@
 
 #include "console.hpp"
 
+#include <ATen/ops/matmul.h>
+#include <ATen/ops/ones.h>
 #include <c10/util/Exception.h>
 #include <fcntl.h>
 #include <fmt/format.h>
 #include <malloc.h>
+#include <sys/mman.h>
 #include <sys/resource.h>
 #include <unistd.h>
 
@@ -17,6 +20,7 @@
 #include <new>
 #include <stdexcept>
 #include <string>
+#include <string_view>
 #include <system_error>
 #include <thread>
 #include <vector>
@@ -53,7 +57,7 @@ void raise_file_limit() {
     try {
       throw;
     } catch (...) {
-      status = report_exception(0, kMemoryHint);
+      status = report_exception(0, {});
     }
   } else {
     say_error(0, "error", "internal: the program cannot go on");
@@ -84,25 +88,42 @@ void require_threads(int threads) {
     end.count_down();
   } catch (const std::system_error& error) {
     end.count_down();
-    raise(ErrorCode::Io,
-          fmt::format("starting thread {} of {}: {}", started.size() + 1, threads + kThreadsBeside,
-                      error.code().message()),
-          "raise the limit of processes (ulimit -u), or use fewer --threads");
+    raise(
+        ErrorCode::Io,
+        fmt::format("starting thread {} of {}: {}", started.size() + 1, threads + kThreadsBeside,
+                    error.code().message()),
+        "raise the limits of processes and of memory (ulimit -u, -d, -v), or use fewer --threads");
   }
 }
 
-int report_exception(std::uint32_t rank, const std::string& memory_hint) {
+void prepare_products(int threads) {
+  // OpenBLAS maps 128 MiB for each thread, and begins anew as long as that fails.
+  const std::size_t bytes = (static_cast<std::size_t>(threads) * 128 + 32) << 20;
+  void* const memory =
+      ::mmap(nullptr, bytes, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (memory == MAP_FAILED) throw std::bad_alloc();
+  ::munmap(memory, bytes);
+  constexpr std::int64_t kSide = 256;  // smaller products may do without
+  const at::Tensor matrix = at::ones({kSide, kSide});
+  at::matmul(matrix, matrix);
+}
+
+int report_exception(std::uint32_t rank, const Hints& hints) {
   try {
     throw;
   } catch (const unishard::Error& error) {
     const bool is_full = error.code() == ErrorCode::NoSpace;
+    const bool lacks_files =
+        is_full && !hints.files.empty() && std::string_view(error.what()).starts_with("offload: ");
     say_error(rank, "error", error.what(),
-              error.hint() + (is_full ? " (with --resume, where the run has saved)" : ""));
+              lacks_files ? fmt::format("{}: {}", error.hint(), hints.files)
+              : is_full   ? error.hint() + " (with --resume, where the run has saved)"
+                          : error.hint());
     return exit_status(error.code());
   } catch (const std::bad_alloc&) {
     say_error(rank, "error",
               fmt::format("out of memory at {:.3g} GB", process_megabytes("VmHWM") / 1e3),
-              memory_hint);
+              hints.memory);
     return exit_status(ErrorCode::Io);
   } catch (const std::system_error& error) {
     say_error(rank, "error", fmt::format("the system refused: {}", error.what()),
@@ -112,11 +133,15 @@ int report_exception(std::uint32_t rank, const std::string& memory_hint) {
     const std::string text = first_line(error.what_without_backtrace());
     const bool is_memory = text.find("can't allocate memory") != std::string::npos ||
                            text.find("out of memory") != std::string::npos;
-    say_error(rank, "error", text, is_memory ? memory_hint : "please report this");
+    say_error(rank, "error", text, is_memory ? hints.memory : "please report this");
     return exit_status(is_memory ? ErrorCode::Io : ErrorCode::Internal);
   } catch (const std::exception& error) {
-    say_error(rank, "error", fmt::format("internal: {}", first_line(error.what())),
-              "please report this");
+    const std::string text = first_line(error.what());
+    if (text.find("errno: 24") != text.npos || text.find("Too many open files") != text.npos) {
+      say_error(rank, "error", text, "raise the limit of open files (ulimit -n)");
+      return exit_status(ErrorCode::Io);
+    }
+    say_error(rank, "error", fmt::format("internal: {}", text), "please report this");
   } catch (...) {
     say_error(rank, "error", "internal: something was thrown that is no exception");
   }

@@ -14,11 +14,17 @@ void prepare_process();
 /// Libraries would otherwise end the process at that point.
 void require_threads(int threads);
 
-/// What to do without memory, where nothing is known of the run.
-inline constexpr const char* kMemoryHint = "use a smaller model or batch, or more ranks";
+/// Lets the library of matrix products allocate its memory, which it would try to do for ever in
+/// its first product where `threads` threads have too little. Throws: std::bad_alloc instead.
+void prepare_products(int threads);
 
-/// Prints the current exception's message, and returns the exit status. `memory_hint` is what to do
-/// when there is no memory left. Call it in a catch block.
-int report_exception(std::uint32_t rank, const std::string& memory_hint);
+/// What to do when something has run out; here, where nothing is known of the run.
+struct Hints {
+  std::string memory = "use a smaller model or batch, or more ranks";
+  std::string files = {};  ///< the room that training state in files takes
+};
+
+/// Prints the current exception's message, and returns the exit status. Call it in a catch block.
+int report_exception(std::uint32_t rank, const Hints& hints);
 
 }  // namespace train_gpt

@@ -40,21 +40,25 @@ int run_program(int argc, char** argv, const SaveProbe& probe) {
   prepare_process();
   RankEnvironment environment;
   int status = 0;
-  std::string memory_hint = kMemoryHint;
+  Hints hints;
   try {
     environment = read_rank_environment(lookup);
     const auto options = parse_options(argc, argv, status);
     if (options && options->prints_config) {
       if (environment.rank == 0) say(config_text(options->config, environment.world_size));
     } else if (options) {
-      memory_hint = memory_advice(options->config, options->model, environment.world_size,
-                                  options->device == DeviceChoice::Cpu);
+      const bool computes_on_host = options->device == DeviceChoice::Cpu;
+      hints = {.memory = memory_advice(options->config, options->model, environment.world_size,
+                                       computes_on_host),
+               .files = files_advice(options->config, options->model, environment.world_size,
+                                     computes_on_host)};
       require_threads(options->threads);
       at::set_num_threads(options->threads);
+      prepare_products(options->threads);
       run(*options, environment, probe);
     }
   } catch (...) {
-    return report_exception(environment.rank, memory_hint);
+    return report_exception(environment.rank, hints);
   }
   if (std::fflush(stdout) == 0 && std::ferror(stdout) == 0) return status;
   say_error(environment.rank, "error",

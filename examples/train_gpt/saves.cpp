@@ -86,12 +86,14 @@ void Saves::prepare() {
 }
 
 void Saves::note_short_interval(double save_seconds, double step_seconds) {
-  if (has_noted_interval_ || communicator_.rank() != 0) return;
+  const auto enough = static_cast<std::int64_t>(std::ceil(save_seconds / step_seconds));
+  const bool is_noted = has_noted_interval_ || enough <= options_.save_interval;
+  if (is_noted || communicator_.rank() != 0) return;
   has_noted_interval_ = true;
   say(
       fmt::format("  note: the save before took {:.2f} s, longer than the steps after it: with "
                   "--save-interval {} or more, training would not wait for it\n",
-                  save_seconds, static_cast<std::int64_t>(std::ceil(save_seconds / step_seconds))));
+                  save_seconds, enough));
 }
 
 void Saves::start() {

@@ -197,7 +197,7 @@ TEST_F(BlockFileTest, AFolderThatCannotBeMadeIsNamed) {
   const Path file = folder_.path() / "file";
   replace_text(posix_storage(), file, "x");
   const Error error = error_of([&] { BlockFile::make(posix_storage(), file / "below", kBlock); });
-  EXPECT_THAT(error.what(), HasSubstr((file / "below").string()));
+  EXPECT_THAT(error.what(), HasSubstr("nvme_path " + (file / "below").string()));
 }
 
 }  // namespace

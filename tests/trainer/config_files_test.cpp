@@ -129,6 +129,23 @@ TEST_F(ConfigFiles, OffloadToAFolderThatIsNoDiskWorksAndIsSaid) {
   EXPECT_TRUE(std::filesystem::is_empty(memory.path()));
 }
 
+/// The folder of the files is made when the first one is.
+TEST_F(ConfigFiles, OffloadThatPutsNothingInFilesNeedsNoFolder) {
+  const std::string missing = path("missing");
+  const std::string nvme = fmt::format(R"("device": "nvme", "nvme_path": "{}")", missing);
+  for (const std::string& offload :
+       {fmt::format(R"("stage": 3, "offload_param": {{{}}})", nvme),
+        fmt::format(R"("stage": 2, "offload_optimizer": {{{}, "ratio": 0}})", nvme)}) {
+    const ProcessResult result = train(whole(offload), {});
+    EXPECT_EQ(result.status, 0) << result.err;
+    EXPECT_FALSE(std::filesystem::exists(missing));
+  }
+  const ProcessResult result = train(
+      whole(fmt::format(R"("stage": 2, "offload_optimizer": {{{}}})", nvme)), {"--report-memory"});
+  EXPECT_EQ(result.status, 0) << result.err;
+  EXPECT_THAT(result.out, testing::ContainsRegex("in files [0-9.]+ MB"));
+}
+
 TEST_F(ConfigFiles, TakeTheTrainersOptions) {
   const ProcessResult result =
       train(whole(R"("stage": 1)"), {"--per_device_train_batch_size", "2", "--accumulation", "3",

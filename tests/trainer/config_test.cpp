@@ -249,6 +249,21 @@ TEST(Config, ReadsOffload) {
   EXPECT_EQ(said, 8u) << "every value that is not the default, and nothing else";
 }
 
+TEST(Config, UpdatesAheadThatAnOptimizerDoesWithoutAreSaid) {
+  const auto notes = [](const char* optimizer) {
+    return parse(fmt::format(R"({{"optimizer": {{"type": "{}"}}, "zero_optimization": {{"stage": 2,
+        "offload_optimizer": {{"device": "cpu", "super_offload": true}}}}}})",
+                             optimizer)
+                     .c_str())
+        .notes;
+  };
+  EXPECT_THAT(notes("Lamb"),
+              testing::Contains(testing::HasSubstr("super_offload: has no effect: Lamb")));
+  EXPECT_THAT(notes("Muon"),
+              testing::Contains(testing::HasSubstr("super_offload: has no effect: Muon")));
+  EXPECT_THAT(notes("AdamW"), testing::Not(testing::Contains(testing::HasSubstr("super_offload"))));
+}
+
 TEST(Config, AnOrderOfItsOwnAsksForDeterministicOperations) {
   EXPECT_FALSE(parse("{}").is_deterministic());
   EXPECT_TRUE(parse(R"({"canonical_order": true})").is_deterministic());
@@ -416,6 +431,8 @@ INSTANTIATE_TEST_SUITE_P(
                 "zero_optimization.offload_param.nvme_path is missing"},
         Refused{R"({"optimizer": {"type": "OneBitAdam", "params": {"freeze_step": 4}}})",
                 "optimizer.type is \"OneBitAdam\": its communication of single bits"},
+        Refused{R"({"aio": {"thread_count": 0}})",
+                "aio.thread_count is 0, not a whole number from 1 to 1024"},
         Refused{R"({"optimizer": {"params": {"max_grad_norm": 2}}, "gradient_clipping": 1})",
                 "gradient_clipping is 1, but optimizer.params.max_grad_norm is 2"},
         Refused{R"({"data_types": {"grad_accum_dtype": "bf16"}})",

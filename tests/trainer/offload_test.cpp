@@ -208,7 +208,7 @@ TEST(OffloadErrors, AFullDiskIsNoticedBeforeTheFirstStep) {
   const FileSizeLimit limit(64 * 1024);
   const Error error = error_of(
       [&] { with_engine(2, in_files(small_config(3), files.path()), {}, [](auto&&...) {}); });
-  EXPECT_THAT(error, Fails(ErrorCode::NoSpace, files.path().string(), HasSubstr("nvme_path")));
+  EXPECT_THAT(error, Fails(ErrorCode::NoSpace, files.path().string(), HasSubstr("ulimit -f")));
 }
 
 TEST(OffloadErrors, AFileSystemThatIsFullIsNoticedByEveryRankBeforeTheFirstStep) {

@@ -407,6 +407,36 @@ TEST_F(TrainGpt, ASecondSignalEndsARunThatHangs) {
   ranks[1].wait();
 }
 
+/// As of a system that stops a job and repeats its signal while the job saves.
+TEST_F(TrainGpt, ARepeatedTerminationLeavesTheTimeToSave) {
+  Ranks ranks(command({"--steps", "1000000", "--stage", "3", "--save-dir", path("c")}), 2);
+  while (ranks[0].output_so_far().find("step ") == std::string::npos && ranks[0].running())
+    std::this_thread::sleep_for(20ms);
+  ranks[1].signal(SIGSTOP);
+  ranks[0].signal(SIGTERM);
+  std::this_thread::sleep_for(3500ms);
+  ranks[0].signal(SIGTERM);
+  ranks[0].signal(SIGHUP);
+  std::this_thread::sleep_for(200ms);
+  EXPECT_TRUE(ranks[0].running());
+  ranks[1].signal(SIGCONT);
+  for (const auto& result : ranks.wait()) EXPECT_EQ(result.status, 0) << result.err;
+  EXPECT_EQ(list_tags(posix_storage(), path("c")).size(), 1u);
+}
+
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+/// The memory of OpenBLAS is there before that of the model, for it asks for ever.
+TEST_F(TrainGpt, TooLittleMemoryIsAnErrorThatSaysWhatWouldNeedLess) {
+  std::string words = "ulimit -d 450000; exec";
+  for (const std::string& word :
+       of_model("nano", {"--steps", "1", "--layers", "24", "--width", "768", "--heads", "6"}))
+    words += " '" + word + "'";
+  const ProcessResult result = run({"/bin/sh", "-c", words});
+  EXPECT_EQ(result.status, 3) << result.err;
+  EXPECT_THAT(result.err, testing::HasSubstr("stage 3 with offload_optimizer to nvme would need"));
+}
+#endif
+
 TEST_F(TrainGpt, ARunThatDivergesEndsAndKeepsItsCheckpoints) {
   const auto with = [&](const char* steps) {
     return command({"--steps", steps, "--stage", "2", "--save-dir", path("c"), "--save-interval",

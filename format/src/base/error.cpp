@@ -36,9 +36,12 @@ void raise_errno(std::string_view action, std::string_view path, int error_numbe
       break;
     case ENOSPC:
     case EDQUOT:
-    case EFBIG:
       code = ErrorCode::NoSpace;
       hint = "free disk space or choose another folder, then run the same command again";
+      break;
+    case EFBIG:
+      code = ErrorCode::NoSpace;
+      hint = "raise the limit of the size of a file (ulimit -f), or that of the file system";
       break;
     case EACCES:
     case EPERM:

@@ -51,6 +51,7 @@ std::string ask_about_failure(c10d::Store& store, std::uint32_t rank, std::uint3
                               const std::string& what) noexcept {
   try {
     store.set(key_of(rank), std::vector<std::uint8_t>(what.begin(), what.end()));
+    store.wait({key_of(rank)}, kPatience);  // fails where the rank that has the store hangs
     std::vector<std::uint32_t> others;
     for (std::uint32_t other = 0; other < std::min(world_size, kAsked); ++other) {
       if (other != rank) others.push_back(other);

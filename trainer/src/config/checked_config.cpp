@@ -88,17 +88,19 @@ void check_leaf(const FlatConfig& flat, const std::string& path, KeyProblems& pr
                 std::vector<std::string>& notes) {
   const ConfigKey& key = *find_config_key(path);
   const Json& value = flat.values.at(path);
+  const auto written = flat.written.find(path);
+  const std::string& shown = written == flat.written.end() ? path : written->second;
   const bool does_nothing =
       key.use != KeyUse::Read && (is_idle(key, value) || is_in_disabled_section(key, flat));
   if (does_nothing) return;
   if (key.use == KeyUse::Refused) {
     const bool is_on = key.initial == "true";  // by default
-    problems.add(fmt::format("{}{} is not supported: {}", path, is_on ? " false" : "", key.text),
+    problems.add(fmt::format("{}{} is not supported: {}", shown, is_on ? " false" : "", key.text),
                  is_on ? "remove it" : "remove it or switch it off");
   } else if (!has_allowed_value(key, value)) {
-    problems.add(fmt::format("{} is {}, not {}", path, shown_value(value), values_text(key)), "");
+    problems.add(fmt::format("{} is {}, not {}", shown, shown_value(value), values_text(key)), "");
   } else if (key.use == KeyUse::Noted) {
-    notes.push_back(fmt::format("{}: {}", path, key.text));
+    notes.push_back(fmt::format("{}: {}", shown, key.text));
   }
 }
 
@@ -106,6 +108,7 @@ void apply_flags(FlatConfig& flat, const ConfigInputs& inputs,
                  std::map<std::string, Origin>& origins) {
   for (const auto& [path, value] : inputs.flags) {
     flat.set(path, value);
+    flat.written.erase(path);
     origins[path] = Origin::Flag;
   }
 }

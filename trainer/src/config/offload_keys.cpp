@@ -120,7 +120,8 @@ constexpr ConfigKey kOffloadKeys[] = {
      .name = "block_size",
      .type = Integer,
      .initial = "1048576",
-     .text = "Bytes of a block, the unit of checks and of space.",
+     .text = "Bytes of a block, the unit of checks and of space: each array of a unit takes whole "
+             "blocks.",
      .least = 1,
      .most = 1 << 30},
     {.section = "aio",

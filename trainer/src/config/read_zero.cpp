@@ -1,4 +1,5 @@
 #include "unishard/format/error.hpp"
+#include "unishard/trainer/memory_plan.hpp"
 
 #include "config/section_readers.hpp"
 
@@ -67,6 +68,10 @@ void read_offload(const CheckedConfig& from, Config& config) {
         fmt::format("{}: has no effect without \"device\": \"cpu\" or \"nvme\": what a device has "
                     "is updated after the backward pass",
                     offload_path(kOffloadOptimizer, "super_offload")));
+  else if (optimizer.super_offload.value_or(false) && !wants_updates_ahead(config))
+    config.notes.push_back(
+        fmt::format("{}: has no effect: {} needs the norms of all gradients, or whole matrices",
+                    offload_path(kOffloadOptimizer, "super_offload"), config.optimizer));
   OffloadParam& param = config.offload_param;
   param.residence =
       at_stage(residence_of(from, kOffloadParam, param.nvme_path), kOffloadParam, 3, config);

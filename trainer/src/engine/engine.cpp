@@ -116,6 +116,7 @@ void Engine::Impl::speculate() {
   // The host's memory is the device's where the model computes on the host.
   const bool is_here = offload.residence == Residence::Host && runtime.device().is_cpu();
   if (is_here || !wants_updates_ahead(state.config)) return;
+  communicator.barrier();  // no rank takes room that another one needs for its state
   try {
     speculation.emplace(state, runtime);
   } catch (const Error& error) {

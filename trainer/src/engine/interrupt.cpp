@@ -8,8 +8,8 @@
 namespace unishard::trainer {
 namespace {
 
-/// A launcher often sends a signal on that the terminal has sent to the ranks too. Later ones are
-/// meant.
+/// A launcher often sends a signal on that the terminal has sent to the ranks too. A later Ctrl-C
+/// is meant. Systems that stop a job may repeat the other signals while it saves.
 constexpr std::time_t kSameSignalSeconds = 2;
 
 volatile std::sig_atomic_t was_asked = 0;
@@ -26,7 +26,7 @@ void on_signal(int number) {
   if (was_asked == 0) {
     asked_at = now();
     was_asked = 1;
-  } else if (now() - asked_at > kSameSignalSeconds) {
+  } else if (number == SIGINT && now() - asked_at > kSameSignalSeconds) {
     std::signal(number, SIG_DFL);
     std::raise(number);
   }

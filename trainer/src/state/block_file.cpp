@@ -17,8 +17,13 @@ namespace {
 constexpr std::uint64_t kPageBytes = 4096;
 
 std::unique_ptr<File> create_without_name(Storage& storage, const Path& folder) {
-  storage.make_directory(folder);
-  return storage.create_unnamed(folder);
+  try {
+    storage.make_directory(folder);
+    return storage.create_unnamed(folder);
+  } catch (const Error& error) {
+    raise(error.code(), fmt::format("offload: nvme_path {}: {}", folder.native(), error.what()),
+          error.hint().empty() ? "give another nvme_path" : error.hint());
+  }
 }
 
 /// Calls transfer(blocks, bytes) for parts of both, of about equally many blocks, at the same time.
@@ -106,10 +111,13 @@ void BlockFile::grow(std::size_t blocks) {
   try {
     file_->reserve(wanted);
   } catch (const Error& error) {
-    raise(error.code(),
-          fmt::format("offload: {} has no room for {} bytes of training state: {}",
-                      folder_.native(), wanted, error.what()),
-          "free space there, or give another nvme_path");
+    const bool is_limit = error.hint().find("ulimit") != std::string::npos;
+    raise(
+        error.code(),
+        fmt::format("offload: {} has no room for the training state, of which {} bytes were to be "
+                    "there so far: {}",
+                    folder_.native(), wanted, error.what()),
+        is_limit ? error.hint() : "free space there, or give another nvme_path");
   }
   const std::lock_guard lock(free_mutex_);
   std::vector<std::uint64_t> fresh;  // taken from the end, so in the order of the file

@@ -1,7 +1,7 @@
 #pragma once
-// Lets a training loop stop between steps on SIGTERM, SIGINT or SIGHUP. A further signal, more than
-// two seconds later, ends the process at once, so that a run that hangs can be ended. SIGHUP stays
-// ignored when it was ignored before, as under nohup.
+// Lets a training loop stop between steps on SIGTERM, SIGINT or SIGHUP. A SIGINT (Ctrl-C) more than
+// two seconds after the first signal ends the process at once, so that a run that hangs can be
+// ended. SIGHUP stays ignored when it was ignored before, as under nohup.
 #include "unishard/trainer/communicator.hpp"
 
 namespace unishard::trainer {
