@@ -53,8 +53,12 @@ class GradientParts {
     const at::Tensor picked =
         at::nll_loss_backward(factor_, log_probabilities, targets_.narrow(0, begin, count), {},
                               at::Reduction::Mean, kIgnored, total_);
-    result_.narrow(0, begin, count)
-        .copy_(at::_log_softmax_backward_data(picked, log_probabilities, 1, at::kFloat));
+    at::Tensor rows = result_.narrow(0, begin, count);
+    if (rows.scalar_type() == at::kFloat) {
+      at::_log_softmax_backward_data_out(rows, picked, log_probabilities, 1, at::kFloat);
+    } else {
+      rows.copy_(at::_log_softmax_backward_data(picked, log_probabilities, 1, at::kFloat));
+    }
   }
 
   const at::Tensor& result() const { return result_; }
