@@ -1,9 +1,9 @@
 #!/usr/bin/env python3
 """A step of PyTorch alone, to be compared with train_gpt's: measure.py calls it.
 
-  torch_step.py eager|fsdp2 DEVICE LAYERS WIDTH HEADS CONTEXT VOCABULARY SAMPLES STEPS
-      trains a GPT of GPT-2's form in bfloat16 (fp32 parameters, autocast; fsdp2: mixed precision, one rank) with fused AdamW and
-      clipping; prints {"seconds": median of the steps after the third}
+  torch_step.py eager|fsdp2|deepspeed0|deepspeed2|deepspeed3 DEVICE LAYERS WIDTH HEADS CONTEXT VOCABULARY SAMPLES STEPS
+      trains a GPT of GPT-2's form in bfloat16 (fp32 parameters, autocast; fsdp2: mixed precision, one rank; deepspeed: of that ZeRO stage,
+      one rank) with fused AdamW and clipping; prints {"seconds": median of the steps after the third}
   torch_step.py pinned
       prints {"rate": GB/s of a copy of 2 GiB from the device to pinned memory}
 """
@@ -51,10 +51,49 @@ class Gpt(nn.Module):
         return F.cross_entropy(logits.flatten(0, 1).float(), tokens[:, 1:].flatten())
 
 
+def join_one_rank():
+    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT="29519", RANK="0", LOCAL_RANK="0", WORLD_SIZE="1")
+
+
+class Eager:
+    """A model with its optimizer."""
+
+    def __init__(self, model, mode, device):
+        self.model, self.device, self.casts = model, device, mode == "eager"
+        self.optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
+
+    def step(self, tokens):
+        with torch.autocast(self.device, torch.bfloat16, enabled=self.casts):
+            loss = self.model(tokens)
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+        self.optimizer.step()
+        self.optimizer.zero_grad()
+
+
+class DeepSpeed:
+    """The same in DeepSpeed's engine."""
+
+    def __init__(self, model, stage, device, samples):
+        if device == "cpu":
+            os.environ["DS_ACCELERATOR"] = "cpu"
+        import deepspeed
+        join_one_rank()
+        deepspeed.init_distributed("nccl" if device == "cuda" else "gloo")
+        config = {"train_batch_size": samples, "train_micro_batch_size_per_gpu": samples, "gradient_clipping": 1.0, "steps_per_print": 10**6,
+                  "bf16": {"enabled": True}, "zero_optimization": {"stage": stage}}
+        optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
+        self.engine = deepspeed.initialize(model=model, model_parameters=list(model.parameters()), optimizer=optimizer, config=config)[0]
+
+    def step(self, tokens):
+        self.engine.backward(self.engine(tokens))
+        self.engine.step()
+
+
 def sharded(model):
     import torch.distributed as dist
     from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
-    os.environ.update(MASTER_ADDR="127.0.0.1", MASTER_PORT="29519", RANK="0", WORLD_SIZE="1")
+    join_one_rank()
     dist.init_process_group("nccl")
     policy = MixedPrecisionPolicy(param_dtype=torch.bfloat16, reduce_dtype=torch.bfloat16)
     for block in model.blocks:
@@ -68,21 +107,16 @@ def train(mode, device, layers, width, heads, context, vocabulary, samples, step
         model = Gpt(layers, width, heads, context, vocabulary)
     if mode == "fsdp2":
         model = sharded(model)
-    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-4, fused=True)
+    trained = DeepSpeed(model, int(mode[-1]), device, samples) if mode.startswith("deepspeed") else Eager(model, mode, device)
     tokens, seconds = torch.randint(vocabulary, (samples, context + 1), device=device), []
     finish = torch.cuda.synchronize if device == "cuda" else (lambda: None)
     for _ in range(steps):
         finish()
         begin = time.perf_counter()
-        with torch.autocast(device, torch.bfloat16, enabled=mode == "eager"):
-            loss = model(tokens)
-        loss.backward()
-        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-        optimizer.step()
-        optimizer.zero_grad()
+        trained.step(tokens)
         finish()
         seconds.append(time.perf_counter() - begin)
-    print(json.dumps({"seconds": statistics.median(seconds[3:])}), flush=True)
+    print("\n" + json.dumps({"seconds": statistics.median(seconds[3:])}), flush=True)
     os._exit(0)  # a process group of one rank has nothing to wait for
 
 

@@ -73,8 +73,9 @@ TEST(CrossEntropy, InPartsHasTheBitsOfTheWhole) {
       return at::cross_entropy_loss(logits.to(at::kFloat), targets);
     });
     for (const std::int64_t rows : {0, 1, 5, 36, 37, 100}) {
-      const auto [found, found_gradient] = run(
-          [&](const at::Tensor& logits) { return cross_entropy_in_parts(logits, targets, rows); });
+      const auto [found, found_gradient] = run([&](const at::Tensor& logits) {
+        return cross_entropy_in_parts(logits, targets, {.rows = rows});
+      });
       EXPECT_EQ(found, expected) << rows;
       EXPECT_TRUE(at::equal(found_gradient, gradient)) << rows;
     }
@@ -203,6 +204,35 @@ TEST(LanguageModel, ATokenIsSeenByThoseBehindItWithinTheWindow) {
   EXPECT_EQ(seen_by(*built(llama), 4), (Range{4, 19}));
   llama.window = 6;
   EXPECT_EQ(seen_by(*built(llama), 4), (Range{4, 9}));
+}
+
+/// On a device, LibTorch's own kernels may take the norms and the attention with shared key heads.
+TEST(CudaLanguageModel, HasTheLossAndTheGradientsOfTheHost) {
+  if (!at::hasCUDA()) GTEST_SKIP() << "LibTorch sees no CUDA device";
+  LlamaConfig config{.vocabulary = 50, .positions = 32, .layers = 2, .width = 64, .inner = 96};
+  config.family = LlamaFamily::Qwen3;
+  config.heads = 4;
+  config.kv_heads = 2;
+  config.qk_norm = true;
+  const at::Tensor windows = at::arange(3 * 33).mul(7).remainder(50).view({3, 33});
+  const auto host = built(config);
+  const at::Tensor expected = host->loss(windows);
+  expected.backward();
+  for (const auto& [type, tolerance] : {std::pair{at::kFloat, 1e-3}, {at::kBFloat16, 0.05}}) {
+    const auto model = built(config);
+    model->to(at::kCUDA, type);
+    const at::Tensor found = model->loss(windows.to(at::kCUDA));
+    found.backward();
+    EXPECT_NEAR(found.item<float>(), expected.item<float>(), tolerance);
+    const auto gradients = model->named_parameters();
+    for (const auto& each : host->named_parameters()) {
+      const at::Tensor gradient = each.value().grad();
+      const at::Tensor there = gradients[each.key()].grad().to(at::kCPU, at::kFloat);
+      EXPECT_LE((there - gradient).norm().item<double>(),
+                tolerance * gradient.norm().item<double>())
+          << each.key();
+    }
+  }
 }
 
 TEST(LanguageModel, ParametersHaveTheNamesOfTransformers) {

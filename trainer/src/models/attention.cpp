@@ -1,6 +1,6 @@
 #include "models/attention.hpp"
 
-#include "unishard/trainer/dropout.hpp"
+#include "models/dropout_by_mask.hpp"
 
 #include <ATen/ops/arange.h>
 #include <ATen/ops/cat.h>
@@ -16,6 +16,10 @@
 
 #if TORCH_VERSION_MAJOR >= 2
 #include <ATen/ops/scaled_dot_product_attention.h>
+#endif
+#if TORCH_VERSION_MAJOR > 2 || (TORCH_VERSION_MAJOR == 2 && TORCH_VERSION_MINOR >= 5)
+#include <ATen/ops/_fused_sdp_choice.h>
+#define UNISHARD_HAS_GROUPED_HEADS 1
 #endif
 
 namespace unishard::trainer::detail {
@@ -40,7 +44,7 @@ at::Tensor explicit_attention(const at::Tensor& q, const at::Tensor& k, const at
       at::matmul(q, k.transpose(-2, -1)) / std::sqrt(static_cast<double>(q.size(-1)));
   constexpr double kInfinity = std::numeric_limits<double>::infinity();
   const at::Tensor weights = scores.masked_fill(visible.logical_not(), -kInfinity).softmax(-1);
-  return at::matmul(dropout(weights, p), v);
+  return at::matmul(dropout_by_mask(weights, p), v);
 }
 
 at::Tensor all_before(const at::Tensor& q) {
@@ -69,6 +73,29 @@ at::Tensor attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
 
 #endif
 
+#ifdef UNISHARD_HAS_GROUPED_HEADS
+
+/// Returns the values where a fused kernel of the device reads each head of keys and values for
+/// several heads of queries, so that none is copied; LibTorch would build the matrix elsewhere.
+std::optional<at::Tensor> grouped_attention(const at::Tensor& q, const at::Tensor& k,
+                                            const at::Tensor& v, double p) {
+  constexpr std::int64_t kMatrix = 0;  // sdp::SDPBackend::math
+  if (!q.is_cuda() || q.size(1) == k.size(1) ||
+      at::_fused_sdp_choice(q, k, v, {}, p, /*is_causal=*/true, {}, /*enable_gqa=*/true) <= kMatrix)
+    return std::nullopt;
+  return at::scaled_dot_product_attention(q, k, v, {}, p, /*is_causal=*/true, {},
+                                          /*enable_gqa=*/true);
+}
+
+#else
+
+std::optional<at::Tensor> grouped_attention(const at::Tensor&, const at::Tensor&, const at::Tensor&,
+                                            double) {
+  return std::nullopt;
+}
+
+#endif
+
 /// Some queries at a time, each part with the keys that any of them attends to.
 at::Tensor windowed_attention(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                               const AttentionOptions& options) {
@@ -92,10 +119,14 @@ at::Tensor windowed_attention(const at::Tensor& q, const at::Tensor& k, const at
 
 at::Tensor causal_attention(const at::Tensor& queries, const at::Tensor& keys,
                             const at::Tensor& values, const AttentionOptions& options) {
+  const bool has_window = options.window > 0 && options.window < queries.size(2);
+  if (!has_window) {
+    if (auto values_of_groups = grouped_attention(queries, keys, values, options.dropout))
+      return *values_of_groups;
+  }
   const at::Tensor k = repeat_heads(keys, queries.size(1));
   const at::Tensor v = repeat_heads(values, queries.size(1));
-  if (options.window > 0 && options.window < queries.size(2))
-    return windowed_attention(queries, k, v, options);
+  if (has_window) return windowed_attention(queries, k, v, options);
   return attend(queries, k, v, std::nullopt, options.dropout);
 }
 

@@ -1,9 +1,10 @@
 #include "models/layers.hpp"
 
+#include "models/rms_norm.hpp"
+
 #include <ATen/ops/linear.h>
 #include <ATen/ops/matmul.h>
 #include <ATen/ops/ones.h>
-#include <ATen/ops/rsqrt.h>
 #include <ATen/ops/zeros.h>
 #include <torch/nn/init.h>
 
@@ -29,11 +30,7 @@ at::Tensor LinearImpl::forward(const at::Tensor& x) { return at::linear(x, weigh
 RmsNormImpl::RmsNormImpl(std::int64_t width, double epsilon)
     : weight_(register_parameter("weight", at::ones({width}))), epsilon_(epsilon) {}
 
-at::Tensor RmsNormImpl::forward(const at::Tensor& x) {
-  const at::Tensor wide = x.to(at::kFloat);
-  const at::Tensor scale = at::rsqrt(wide.pow(2).mean(-1, /*keepdim=*/true) + epsilon_);
-  return weight_ * (wide * scale).to(x.scalar_type());
-}
+at::Tensor RmsNormImpl::forward(const at::Tensor& x) { return rms_norm(x, weight_, epsilon_); }
 
 HeadImpl::HeadImpl(const at::Tensor& weight) : weight_(register_parameter("weight", weight)) {}
 

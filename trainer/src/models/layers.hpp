@@ -24,8 +24,7 @@ class LinearImpl : public torch::nn::Module {
 };
 TORCH_MODULE(Linear);
 
-/// Scales x, over its last dimension, to a mean square of 1, and multiplies by a weight. Computes
-/// in fp32.
+/// rms_norm() with a weight of its own.
 class RmsNormImpl : public torch::nn::Module {
  public:
   RmsNormImpl(std::int64_t width, double epsilon);

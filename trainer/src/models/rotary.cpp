@@ -6,6 +6,7 @@
 #include <ATen/ops/pow.h>
 #include <ATen/ops/tensor.h>
 #include <ATen/ops/where.h>
+#include <torch/csrc/autograd/custom_function.h>
 
 #include <algorithm>
 #include <cmath>
@@ -13,6 +14,9 @@
 
 namespace unishard::trainer::detail {
 namespace {
+
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
 
 constexpr double kPi = std::numbers::pi;
 
@@ -71,11 +75,41 @@ at::Tensor llama3(const RotaryConfig& config, std::int64_t head_width) {
   return at::where(is_between, (1 - smooth) * scaled / config.factor + smooth * scaled, scaled);
 }
 
-/// Returns (-second half, first half).
-at::Tensor turn_a_quarter(const at::Tensor& x) {
-  const std::int64_t half = x.size(-1) / 2;
-  return at::cat({-x.narrow(-1, half, half), x.narrow(-1, 0, half)}, -1);
+/// Adds direction * a * b; direction is 1 or -1. In fp32 the product is rounded before it is added,
+/// whether or not the processor could add it unrounded.
+void add_product(const at::Tensor& sum, const at::Tensor& a, const at::Tensor& b, int direction) {
+  if (sum.scalar_type() == at::kFloat) {
+    sum.add_(a * b, direction);
+  } else {
+    sum.addcmul_(a, b, direction);
+  }
 }
+
+/// Turns the halves of x by the angles of the tables, or back by them where direction is -1.
+at::Tensor turned(const at::Tensor& x, const at::Tensor& cosines, const at::Tensor& sines,
+                  int direction) {
+  const std::int64_t half = x.size(-1) / 2;
+  const auto first = [&](const at::Tensor& each) { return each.narrow(-1, 0, half); };
+  const auto second = [&](const at::Tensor& each) { return each.narrow(-1, half, half); };
+  const at::Tensor result = x * cosines;
+  add_product(first(result), second(x), first(sines), -direction);
+  add_product(second(result), first(x), second(sines), direction);
+  return result;
+}
+
+class Turn : public torch::autograd::Function<Turn> {
+ public:
+  static at::Tensor forward(AutogradContext* context, const at::Tensor& x,
+                            const at::Tensor& cosines, const at::Tensor& sines) {
+    context->save_for_backward({cosines, sines});
+    return turned(x, cosines, sines, 1);
+  }
+
+  static variable_list backward(AutogradContext* context, const variable_list& gradients) {
+    const variable_list tables = context->get_saved_variables();
+    return {turned(gradients[0], tables[0], tables[1], -1), at::Tensor(), at::Tensor()};
+  }
+};
 
 double yarn_magnitude(double factor, double mscale) {
   return factor <= 1 ? 1.0 : 0.1 * mscale * std::log(factor) + 1.0;
@@ -136,7 +170,7 @@ void RotaryEmbedding::prepare(const at::Tensor& x) {
 
 at::Tensor RotaryEmbedding::rotate(const at::Tensor& x) {
   prepare(x);
-  return x * cosines_ + turn_a_quarter(x) * sines_;
+  return Turn::apply(x, cosines_, sines_);
 }
 
 }  // namespace unishard::trainer::detail

@@ -11,6 +11,7 @@ namespace unishard::trainer {
 
 class CausalLanguageModel : public torch::nn::Module {
  public:
+  CausalLanguageModel();
   /// Maps tokens [batch, time] to logits [batch, time, vocabulary].
   virtual at::Tensor forward(const at::Tensor& tokens) = 0;
   /// Makes training recompute the activations of each block in the backward pass.
@@ -32,6 +33,7 @@ class CausalLanguageModel : public torch::nn::Module {
 
  private:
   std::unique_ptr<Recompute> recompute_;
+  at::Tensor expected_gradient_;  ///< of the loss, as the last backward pass had it
 };
 
 /// Builds a model, whose parameters have the names and shapes of transformers. Each block is a
