@@ -5,7 +5,6 @@
 #include "unishard/trainer/dropout.hpp"
 
 #include "models/cross_entropy.hpp"
-#include "models/dropout_by_mask.hpp"
 #include "models/rms_norm.hpp"
 #include "models/rotary.hpp"
 #include "recorded_operators.hpp"
@@ -151,23 +150,23 @@ Passes dropout_passes(at::ScalarType type, double p) {
   return passes_of(
       [&](const at::Tensor& x) {
         torch::manual_seed(7);
-        return dropout_by_mask(x, p);
+        return dropout(x, p);
       },
       type);
 }
 
-TEST(DropoutByMask, HasTheMasksOfDropoutAndTheirGradient) {
+TEST(Dropout, HasTheMasksOfItsGeneratorAndTheirGradient) {
   const Passes found = dropout_passes(at::kFloat, 0.3);
   torch::manual_seed(7);
-  EXPECT_TRUE(at::equal(found.result, dropout(values(at::kFloat), 0.3)));
-  torch::manual_seed(7);
-  EXPECT_TRUE(at::equal(found.gradient, dropout(values(at::kFloat, 0.7), 0.3)));
+  const at::Tensor mask = at::empty(values(at::kFloat).sizes()).bernoulli_(0.7);
+  EXPECT_TRUE(at::equal(found.result, values(at::kFloat) * mask * (1 / 0.7)));
+  EXPECT_TRUE(at::equal(found.gradient, values(at::kFloat, 0.7) * mask * (1 / 0.7)));
   const at::Tensor x = values(at::kFloat);
-  EXPECT_TRUE(dropout_by_mask(x, 0).is_same(x));
-  EXPECT_THROW(dropout_by_mask(x, 1), Error);
+  EXPECT_TRUE(dropout(x, 0).is_same(x));
+  EXPECT_THROW(dropout(x, 1), Error);
 }
 
-TEST(DropoutByMask, KeepsAByteForEachElementAndNothingWider) {
+TEST(Dropout, KeepsAByteForEachElementAndNothingWider) {
   for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
     const double size = static_cast<double>(at::elementSize(type));
     const Passes passes = dropout_passes(type, 0.3);

@@ -1,6 +1,6 @@
 #include "models/attention.hpp"
 
-#include "models/dropout_by_mask.hpp"
+#include "unishard/trainer/dropout.hpp"
 
 #include <ATen/ops/arange.h>
 #include <ATen/ops/cat.h>
@@ -44,7 +44,7 @@ at::Tensor explicit_attention(const at::Tensor& q, const at::Tensor& k, const at
       at::matmul(q, k.transpose(-2, -1)) / std::sqrt(static_cast<double>(q.size(-1)));
   constexpr double kInfinity = std::numeric_limits<double>::infinity();
   const at::Tensor weights = scores.masked_fill(visible.logical_not(), -kInfinity).softmax(-1);
-  return at::matmul(dropout_by_mask(weights, p), v);
+  return at::matmul(dropout(weights, p), v);
 }
 
 at::Tensor all_before(const at::Tensor& q) {

@@ -1,9 +1,9 @@
 #include "unishard/trainer/gpt.hpp"
 
 #include "unishard/format/error.hpp"
+#include "unishard/trainer/dropout.hpp"
 
 #include "models/attention.hpp"
-#include "models/dropout_by_mask.hpp"
 #include "models/layers.hpp"
 
 #include <ATen/ops/addmm.h>
@@ -58,7 +58,7 @@ at::Tensor GptAttentionImpl::forward(const at::Tensor& x) {
   const at::Tensor attended = detail::causal_attention(
       qkv[0], qkv[1], qkv[2], {.dropout = is_training() ? config_.dropout : 0});
   const at::Tensor mixed = attended.transpose(1, 2).reshape({batch, time, config_.width});
-  return is_training() ? detail::dropout_by_mask(c_proj_(mixed), config_.dropout) : c_proj_(mixed);
+  return is_training() ? dropout(c_proj_(mixed), config_.dropout) : c_proj_(mixed);
 }
 
 GptMlpImpl::GptMlpImpl(const GptConfig& config)
@@ -69,7 +69,7 @@ GptMlpImpl::GptMlpImpl(const GptConfig& config)
 
 at::Tensor GptMlpImpl::forward(const at::Tensor& x) {
   const at::Tensor y = c_proj_(at::gelu(c_fc_(x), "tanh"));
-  return is_training() ? detail::dropout_by_mask(y, config_.dropout) : y;
+  return is_training() ? dropout(y, config_.dropout) : y;
 }
 
 GptBlockImpl::GptBlockImpl(const GptConfig& config)
@@ -105,7 +105,7 @@ GptImpl::GptImpl(const GptConfig& config) : config_(config) {
 at::Tensor GptImpl::forward(const at::Tensor& tokens) {
   const at::Tensor positions = at::arange(tokens.size(1), tokens.options());
   at::Tensor x = wte_(tokens) + wpe_(positions);
-  if (is_training()) x = detail::dropout_by_mask(x, config_.dropout);
+  if (is_training()) x = dropout(x, config_.dropout);
   for (auto& block : blocks_) x = run_block(block, x);
   return at::matmul(ln_f_(x), head_.t());
 }

@@ -1,4 +1,4 @@
-#include "models/dropout_by_mask.hpp"
+#include "unishard/trainer/dropout.hpp"
 
 #include "unishard/format/error.hpp"
 
@@ -9,7 +9,7 @@
 #include <ATen/ops/native_dropout_backward.h>
 #include <torch/csrc/autograd/custom_function.h>
 
-namespace unishard::trainer::detail {
+namespace unishard::trainer {
 namespace {
 
 using torch::autograd::AutogradContext;
@@ -35,7 +35,7 @@ class MaskedProduct : public torch::autograd::Function<MaskedProduct> {
 /// Returns which elements of x are kept.
 at::Tensor draw_mask(const at::Tensor& x, double p) {
   const at::NoGradGuard no_grad;
-  at::Generator* const generator = dropout_source().generator;
+  at::Generator* const generator = detail::dropout_source().generator;
   const at::Device drawn_on = generator ? generator->device() : x.device();
   at::Tensor mask = at::empty(x.sizes(), at::device(drawn_on).dtype(at::kBool));
   if (generator) {
@@ -48,10 +48,10 @@ at::Tensor draw_mask(const at::Tensor& x, double p) {
 
 }  // namespace
 
-at::Tensor dropout_by_mask(const at::Tensor& x, double p) {
+at::Tensor dropout(const at::Tensor& x, double p) {
   if (p < 0 || p >= 1)
     raise(ErrorCode::InvalidArgument, "dropout: the probability must be 0 up to 1");
   return p == 0 ? x : MaskedProduct::apply(x, draw_mask(x, p), 1 / (1 - p));
 }
 
-}  // namespace unishard::trainer::detail
+}  // namespace unishard::trainer
