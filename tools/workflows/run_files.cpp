@@ -80,6 +80,14 @@ bool is_of_diffusers(const converters::SideFiles& files) {
   });
 }
 
+/// Whether the weights that were read have the name that diffusers gives them.
+bool has_name_of_diffusers(const Path& opened) {
+  const auto is_named = [](const Path& name) { return name.string().starts_with(kDiffusersStem); };
+  if (posix_storage().kind(opened) != EntryKind::Directory) return is_named(opened.filename());
+  return !has_file(opened, "model.safetensors") &&
+         std::ranges::any_of(posix_storage().list(opened), is_named, &Entry::name);
+}
+
 bool has_model_config(const Path& folder) {
   return std::ranges::any_of(kModelConfigs,
                              [&](std::string_view name) { return has_file(folder, name); });
@@ -407,7 +415,9 @@ void take_side_files(const converters::Source& source, const Path& input, Conver
         has_file(folder, kModelConfigs[0]) && !has_file(folder, kModelConfigs[1]);
     output.side_files = model_side_files(is_its_own ? folder : model, source.catalog(), plan.target,
                                          notes.left_out);
-    if (is_of_diffusers(output.side_files)) output.stem = kDiffusersStem;
+    const Path& opened = source.path().empty() ? input : source.path();
+    if (is_of_diffusers(output.side_files) || has_name_of_diffusers(opened))
+      output.stem = kDiffusersStem;
   }
   if (is_adapter && (output.format == "trainer" || output.format == "accelerate"))
     forget_base_aliases(adapter, plan.target);
