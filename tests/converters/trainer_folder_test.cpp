@@ -848,6 +848,8 @@ void damage(const Path& file, const std::string& how) {
   }
   if (how == "empty") test::write_file(file, "");
   if (how == "half") test::write_file(file, bytes.substr(0, bytes.size() / 2));
+  EXPECT_THAT(names(), ElementsAre("scheduler.bin"));
+  save_torch(folder_ / "scheduler.bin", kSchedule, {});
   if (how == "short") test::write_file(file, bytes.substr(0, bytes.size() - 1));
   if (how == "other") test::write_file(file, std::string(70, 'g'));
 }
@@ -861,6 +863,22 @@ TEST_F(TrainerFolder, WhoseOptimizerOrScheduleIsDamagedHasItsModel) {
     const Losses losses = source->losses();
     ASSERT_FALSE(losses.empty()) << how;
     for (const Loss& loss : losses) {
+/// With FULL_STATE_DICT the Trainer saves the model itself, and accelerate saves it again.
+TEST_F(TrainerFolder, OfFsdpHasTheSchedule) {
+  const Path folder = copied("llama");
+  fs::rename(folder / "optimizer.pt", folder / "optimizer.bin");
+  EXPECT_EQ(open_source(posix_storage(), folder)->format(), "accelerate");
+  EXPECT_EQ(open_source(posix_storage(), folder)->catalog().scheduler["last_epoch"], 2);
+  EXPECT_THAT(open_source(posix_storage(), folder)->remarks(),
+              testing::Not(testing::Contains(HasSubstr("scheduler"))));
+  test::write_file(folder / "trainer_state.json", R"({"global_step": 3})");
+  EXPECT_THAT(open_source(posix_storage(), folder)->remarks(),
+              testing::Contains(HasSubstr("counts 3 steps, and the optimizer 2")));
+  fs::remove(folder / "scheduler.pt");
+  EXPECT_THAT(open_source(posix_storage(), folder)->remarks(),
+              testing::Contains(HasSubstr("scheduler.pt is not there")));
+}
+
       EXPECT_EQ(loss.name, "optimizer.pt") << how;
       EXPECT_EQ(loss.role, Role::Optimizer) << how;
       EXPECT_TRUE(loss.is_broken) << how;

@@ -516,7 +516,8 @@ namespace {
 void add_doubts_about_steps(Storage& storage, const Path& path, std::string_view format,
                             Source& source) {
   const bool is_deepspeed = format.starts_with("deepspeed");
-  if (format != "trainer" && format != "dcp" && !is_deepspeed) return;
+  const bool is_read = format == "trainer" || format == "accelerate";  // trainer_state.json
+  if (!is_read && format != "dcp" && !is_deepspeed) return;
   const bool is_here = storage.kind(path / trainer::kTrainerState) == EntryKind::File;
   const Path& folder = is_here || !is_deepspeed ? path : path.parent_path();
   Losses losses;
@@ -524,8 +525,7 @@ void add_doubts_about_steps(Storage& storage, const Path& path, std::string_view
     source.add_remarks(doubts_about_steps(source.catalog(), *steps,
                                           checkpoint_number(folder.filename().string()),
                                           trainer::has_one_process(storage, folder)));
-  // The Trainer's own reader has told of it.
-  if (format != "trainer" && is_here) source.add_losses(losses);
+  if (!is_read && is_here) source.add_losses(losses);
 }
 
 void add_doubts_about_states(std::string_view format, Source& source) {

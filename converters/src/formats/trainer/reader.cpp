@@ -530,15 +530,19 @@ class Reader {
   }
 
   void read_schedule() {
-    const Path path = folder_ / names_.scheduler;
-    if (storage_.kind(path) != EntryKind::File) return note_missing_schedule();
-    dcp::read_schedule_file(storage_, builder_, path);
+    const std::string_view of_trainer = file_names(Program::Trainer).scheduler;
+    for (const std::string_view name : {names_.scheduler, of_trainer}) {
+      if (storage_.kind(folder_ / name) == EntryKind::File)
+        return dcp::read_schedule_file(storage_, builder_, folder_ / name);
+    }
+    if (is_of_trainer() && storage_.kind(folder_ / names_.optimizer) == EntryKind::File)
+      missing_ = dcp::missing_schedule(of_trainer, names_.optimizer);
   }
 
-  void note_missing_schedule() {
-    const bool is_saved = names_.format == file_names(Program::Trainer).format &&
-                          storage_.kind(folder_ / names_.optimizer) == EntryKind::File;
-    if (is_saved) missing_ = dcp::missing_schedule(names_.scheduler, names_.optimizer);
+  /// Whether a Trainer saved. Under FSDP accelerate writes model and optimizer for it.
+  bool is_of_trainer() {
+    return names_.format == file_names(Program::Trainer).format ||
+           storage_.kind(folder_ / kTrainerState) == EntryKind::File;
   }
 
   Storage& storage_;
