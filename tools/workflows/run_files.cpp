@@ -97,6 +97,7 @@ bool has_model_config(const Path& folder) {
 /// conversion put them, or beside `latest`, where users do.
 Path model_folder_beside(const converters::Source& source, const Path& beside, const Path& input) {
   if (has_model_config(beside)) return beside;
+  if (auto adapter = converters::find_adapter_folder(posix_storage(), beside)) return *adapter;
   // verl keeps configuration and tokenizer in a folder beside the files of the ranks.
   Path within = beside / kFolderOfVerl;
   if (has_model_config(within)) return within;
@@ -198,10 +199,12 @@ std::vector<std::string> names_beside(const converters::Source& source, const Pa
 converters::SideFiles files_to_go_on(const converters::Source& source, const Path& beside,
                                      const Path& input, std::string_view format,
                                      std::vector<std::string>& left_out) {
-  converters::SideFiles files = find_trainer_files(beside, left_out);
-  if (!files.empty()) return files;
-  files = find_named_files(beside, names_beside(source, beside, format), left_out);
   const Path model = model_folder_beside(source, beside, input);
+  converters::SideFiles files = find_trainer_files(beside, left_out);
+  if (!files.empty() && converters::find_adapter_folder(posix_storage(), beside) != model)
+    return files;
+  if (files.empty())
+    files = find_named_files(beside, names_beside(source, beside, format), left_out);
   if (!files.empty() && model == beside) return files;
   // Beside the tags of DeepSpeed lies what users put there, of which a model is only known for sure
   // by its configuration.
