@@ -358,6 +358,40 @@ TEST_F(RunFiles, NamesThatTheUsersWordGivesAreInTheCopy) {
   EXPECT_EQ(report_of({"inspect", copy})["groups"], report_of({"inspect", native})["groups"]);
 }
 
+/// trainer_state.json is the last file of a save.
+TEST_F(RunFiles, AProgressThatIsCutIsSaidBesideTheModelToo) {
+  const fs::path saved = run_ / "checkpoint-10";
+  const std::string text = read_file(saved / "trainer_state.json");
+  write_file(saved / "trainer_state.json", text.substr(0, text.size() / 2));
+  const ProcessResult model = unishard({"zero_to_fp32", saved, temp_.path() / "m.safetensors"});
+  EXPECT_EQ(model.status, 0);
+  EXPECT_THAT(model.err, HasSubstr("trainer_state.json: not valid JSON"));
+  EXPECT_NE(unishard({"convert", saved, temp_.path() / "native", "--to", "native"}).status, 0);
+  EXPECT_THAT(unishard({"verify", saved}).out, HasSubstr("trainer_state.json"));
+  fs::remove(saved / "optimizer.pt");
+  write_file(saved / "trainer_state.json", text);
+  EXPECT_THAT(unishard({"zero_to_fp32", saved, temp_.path() / "n.safetensors"}).err,
+              Not(HasSubstr("left out")));
+}
+
+TEST_F(RunFiles, AModuleThatIsCalledModuleIsReadBack) {
+  const fs::path folder = temp_.path() / "folder";
+  report_of({"convert", run_ / "checkpoint-10", folder, "--to", "dcp", "--rename", "^=module."});
+  EXPECT_THAT(report_of({"inspect", folder})["tensors"][0]["name"].get<std::string>(),
+              testing::StartsWith("module."));
+  for (const char* name :
+       {"weights.pt", "all.pt", "model.safetensors", "w.npz", "w.h5", "w.gguf"}) {
+    const fs::path made = temp_.path() / name;
+    std::vector<std::string> command = {"convert", folder, made};
+    if (std::string_view(name) != "all.pt") command.push_back("--weights-only");
+    report_of(command);
+    const ProcessResult compared = unishard({"diff", folder, made});
+    EXPECT_EQ(compared.status, 0) << name << compared.out << compared.err;
+  }
+  const Json compared = report_of({"diff", folder, temp_.path() / "weights.pt"});
+  EXPECT_THAT(compared.dump(), HasSubstr("of A all begin with \\\"module.\\\""));
+}
+
 TEST_F(RunFiles, ResultInsideACheckpointIsRefused) {
   const ProcessResult result =
       unishard({"convert", run_ / "checkpoint-9", run_ / "checkpoint-10/native", "--to", "native"});
