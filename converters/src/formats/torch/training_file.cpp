@@ -49,7 +49,7 @@ dcp::StateDict read_training_file(Storage& storage, const TorchFile& file) {
                            ? std::string()
                            : text_of_file(layout(state, arrangement), arrangement.catalog);
     if (!text.empty()) places[kTorchObject] = std::move(text);
-    arrangement.catalog.producer = {{kTorchArrangement, std::move(places)}};
+    arrangement.catalog.producer[std::string(kTorchArrangement)] = std::move(places);
   };
   return builder.finish(file.name());
 }
