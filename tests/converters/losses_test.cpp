@@ -30,11 +30,13 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
 
-const std::map<std::string, Made> kTensors = {{"a", {DType::Float32, {2, 3}, {1, 2, 3, 4, 5, 6}}},
-                                              {"b", {DType::Float32, {4}, {1, 2, 3, 4}}},
-                                              {"m", {DType::Float32, {2, 3}, {6, 5, 4, 3, 2, 1}}},
-                                              {"n", {DType::Float32, {4}, {4, 3, 2, 1}}},
-                                              {"t", {DType::Float32, {8}, std::vector<float>(8)}}};
+const std::map<std::string, Made> kTensors = {
+    {"a", {DType::Float32, {2, 3}, {1, 2, 3, 4, 5, 6}}},
+    {"copy of a", {DType::Float32, {2, 3}, {1, 2, 3, 4, 5, 6}}},
+    {"b", {DType::Float32, {4}, {1, 2, 3, 4}}},
+    {"m", {DType::Float32, {2, 3}, {6, 5, 4, 3, 2, 1}}},
+    {"n", {DType::Float32, {4}, {4, 3, 2, 1}}},
+    {"t", {DType::Float32, {8}, std::vector<float>(8)}}};
 
 Json dict(std::vector<std::pair<Json, Json>> pairs) {
   Json rows = Json::array();
@@ -310,6 +312,18 @@ TEST_F(ReadFile, AnAdapterHasTheNamesThatItsOptimizerKnows) {
   EXPECT_THAT(source->losses(), IsEmpty());
   for (const char* format : {"native", "dcp", "torch"})
     EXPECT_EQ(loss_labels(convert(*source, format)->catalog()), expected) << format;
+}
+
+/// Equal copies, of which the optimizer knows the second.
+TEST_F(ReadFile, CopiesOfATiedWeightAreWrittenUnderTheTrainedName) {
+  const auto source = open(
+      {{"model", {{"head", tensor("copy of a")}, {"wte", tensor("a")}}},
+       {"optimizer",
+        {{"state", {{"wte", {{"exp_avg", tensor("m")}}}}}, {"param_groups", groups({"wte"})}}}});
+  EXPECT_TRUE(source->layout().is_null());
+  const auto file = convert(*source, "torch");
+  EXPECT_EQ(loss_labels(file->catalog()), (std::vector<std::string>{"wte exp_avg", "wte fp32"}));
+  EXPECT_EQ(file->catalog().aliases, (std::vector<Alias>{{"head", "wte"}}));
 }
 
 /// Lightning's WeightAveraging, and its EMAWeightAveraging.
