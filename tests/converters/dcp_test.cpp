@@ -969,6 +969,37 @@ TEST(Dcp, AnUnfinishedPartOfAccelerateIsRefusedByName) {
   EXPECT_THAT(refusal(folder).what(), HasSubstr("optimizer_0 has data files and no .metadata"));
 }
 
+/// accelerate saves the adapter of a PEFT model under the names of its file.
+TEST(Dcp, AnAdapterOfFsdpHasItsStates) {
+  const auto source =
+      open_source(posix_storage(), Path(UNISHARD_TEST_DATA) / "golden/torch/fsdp2_lora");
+  std::vector<std::string> labels;
+  for (const TensorInfo& tensor : source->catalog().tensors)
+    labels.push_back(tensor.label().substr(tensor.label().find("q_proj")));
+  EXPECT_THAT(labels, testing::UnorderedElementsAre("q_proj.lora_A.default.weight [fp32]",
+                                                    "q_proj.lora_A.default.weight [exp_avg]",
+                                                    "q_proj.lora_A.default.weight [exp_avg_sq]",
+                                                    "q_proj.lora_B.default.weight [fp32]",
+                                                    "q_proj.lora_B.default.weight [exp_avg]",
+                                                    "q_proj.lora_B.default.weight [exp_avg_sq]"));
+  EXPECT_EQ(source->catalog().producer["adapter_names"], "modules");
+}
+
+/// Under FSDP1 it saves nothing of it.
+TEST(Dcp, AnAdapterThatFsdp1DidNotSaveIsMissing) {
+  const test::TempDir work;
+  const Path folder = work.path() / "in", model = folder / "pytorch_model_fsdp_0";
+  test::copy_folder(Path(UNISHARD_TEST_DATA) / "golden/torch/fsdp2_lora", folder);
+  std::filesystem::remove_all(model);
+  std::filesystem::create_directory(model);
+  std::filesystem::rename(folder / "fsdp1_model.metadata", model / ".metadata");
+  for (const char* name : {"__0_0.distcp", "__1_0.distcp"}) write_file(model / name, "");
+  const Losses losses = open_source(posix_storage(), folder)->losses();
+  ASSERT_EQ(losses.size(), 1u);
+  EXPECT_EQ(losses[0].role, Role::Weight);
+  EXPECT_THAT(text_of(losses[0]), HasSubstr("\"pytorch_model_fsdp_0\": no tensor is in the"));
+}
+
 /// A checkpoint of the Trainer with FSDP, made of one that accelerate saved after 3 steps.
 class TrainerWithFsdp : public testing::Test {
  protected:

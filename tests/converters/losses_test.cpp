@@ -5,6 +5,7 @@
 #include "unishard/converters/sink.hpp"
 #include "unishard/format/error.hpp"
 
+#include "containers/inline_tensors.hpp"
 #include "containers/pickle_json.hpp"
 #include "containers/torch_file.hpp"
 #include "core/nested_states.hpp"
@@ -29,11 +30,13 @@ using testing::ElementsAre;
 using testing::HasSubstr;
 using testing::IsEmpty;
 
-const std::map<std::string, Made> kTensors = {{"a", {DType::Float32, {2, 3}, {1, 2, 3, 4, 5, 6}}},
-                                              {"b", {DType::Float32, {4}, {1, 2, 3, 4}}},
-                                              {"m", {DType::Float32, {2, 3}, {6, 5, 4, 3, 2, 1}}},
-                                              {"n", {DType::Float32, {4}, {4, 3, 2, 1}}},
-                                              {"t", {DType::Float32, {8}, std::vector<float>(8)}}};
+const std::map<std::string, Made> kTensors = {
+    {"a", {DType::Float32, {2, 3}, {1, 2, 3, 4, 5, 6}}},
+    {"copy of a", {DType::Float32, {2, 3}, {1, 2, 3, 4, 5, 6}}},
+    {"b", {DType::Float32, {4}, {1, 2, 3, 4}}},
+    {"m", {DType::Float32, {2, 3}, {6, 5, 4, 3, 2, 1}}},
+    {"n", {DType::Float32, {4}, {4, 3, 2, 1}}},
+    {"t", {DType::Float32, {8}, std::vector<float>(8)}}};
 
 Json dict(std::vector<std::pair<Json, Json>> pairs) {
   Json rows = Json::array();
@@ -59,12 +62,17 @@ class ReadFile : public testing::Test {
     return open_source(posix_storage(), path, options);
   }
   std::unique_ptr<Source> convert(const Source& from, const std::string& format) {
+    return convert(from, from.catalog(), format);
+  }
+  /// Writes the tensors under the names of `catalog`, which has them in the order of the source.
+  std::unique_ptr<Source> convert(const Source& from, const Catalog& catalog,
+                                  const std::string& format) {
     const Path folder = temp_.path() / std::to_string(count_++);
     const bool is_file = format_entry(format).shape == OutputShape::FileOrFolder;
     const Path path = is_file ? folder / (format == "torch" ? "a.pt" : "a." + format) : folder;
     if (is_file) std::filesystem::create_directory(folder);
     const auto sink =
-        make_sink(posix_storage(), {.format = format, .path = path, .tag = "t"}, from.catalog());
+        make_sink(posix_storage(), {.format = format, .path = path, .tag = "t"}, catalog);
     for (std::size_t i = 0; i < sink->fragments().size(); ++i) {
       const Fragment& fragment = sink->fragments()[i];
       std::vector<std::byte> bytes(fragment.range.size() *
@@ -284,6 +292,96 @@ TEST_F(ReadFile, MomentsOfEqualShapesKeepTheirNumbersUnlessTheOrderIsConfirmed) 
   const auto confirmed = open(object, {.assume_model_order = true});
   EXPECT_THAT(loss_labels(confirmed->catalog()),
               ElementsAre("x exp_avg", "x fp32", "y exp_avg", "y fp32"));
+}
+
+/// accelerate saves the adapter of a PEFT model under FSDP2 with the names of the adapter's file.
+TEST_F(ReadFile, AnAdapterHasTheNamesThatItsOptimizerKnows) {
+  const auto source =
+      open({{"model", {{"h.q.lora_A.weight", tensor("a")}, {"head.weight", tensor("n")}}},
+            {"optimizer",
+             {{"state",
+               {{"h.q.lora_A.mine.weight", {{"exp_avg", tensor("m")}}},
+                {"head.modules_to_save.mine.weight", {{"exp_avg", tensor("b")}}}}},
+              {"param_groups",
+               groups({"h.q.lora_A.mine.weight", "head.modules_to_save.mine.weight"})}}}});
+  const std::vector<std::string> expected = {
+      "h.q.lora_A.mine.weight exp_avg", "h.q.lora_A.mine.weight fp32",
+      "head.modules_to_save.mine.weight exp_avg", "head.modules_to_save.mine.weight fp32"};
+  EXPECT_EQ(loss_labels(source->catalog()), expected);
+  EXPECT_EQ(source->catalog().producer["adapter_names"], "modules");
+  EXPECT_THAT(source->losses(), IsEmpty());
+  for (const char* format : {"native", "dcp", "torch"})
+    EXPECT_EQ(loss_labels(convert(*source, format)->catalog()), expected) << format;
+}
+
+/// Equal copies, of which the optimizer knows the second.
+TEST_F(ReadFile, CopiesOfATiedWeightAreWrittenUnderTheTrainedName) {
+  const auto source = open(
+      {{"model", {{"head", tensor("copy of a")}, {"wte", tensor("a")}}},
+       {"optimizer",
+        {{"state", {{"wte", {{"exp_avg", tensor("m")}}}}}, {"param_groups", groups({"wte"})}}}});
+  EXPECT_TRUE(source->layout().is_null());
+  const auto file = convert(*source, "torch");
+  EXPECT_EQ(loss_labels(file->catalog()), (std::vector<std::string>{"wte exp_avg", "wte fp32"}));
+  EXPECT_EQ(file->catalog().aliases, (std::vector<Alias>{{"head", "wte"}}));
+}
+
+/// Lightning's WeightAveraging, and its EMAWeightAveraging.
+TEST_F(ReadFile, TheAverageOfTheWeightsIsNotTheModel) {
+  const auto source = open(
+      {{"state_dict", {{"x", tensor("a")}}},
+       {"optimizer_states", Json::array({{{"state", with_number_keys({{"exp_avg", tensor("m")}})},
+                                          {"param_groups", groups(Json::array({0}))}}})},
+       {"current_model_state", {{"x", tensor("m")}}},
+       {"averaging_state", {{"n_averaged", tensor("b")}}}});
+  const auto at = source->catalog().find("x", state::kFp32);
+  ASSERT_TRUE(at);
+  EXPECT_EQ(source->catalog().tensors[*at].shape, (Shape{2, 3}));
+  std::vector<float> values(6);
+  source->read(*at, {0, 6}, std::as_writable_bytes(std::span(values)));
+  EXPECT_EQ(values, kTensors.at("m").values);
+  EXPECT_TRUE(source->catalog().find("state_dict.x", kExtraState));
+  EXPECT_THAT(source->remarks(), Contains(HasSubstr("state_dict has the average of the weights")));
+  EXPECT_EQ(loss_labels(convert(*source, "torch")->catalog()), loss_labels(source->catalog()));
+}
+
+TEST_F(ReadFile, ASmallTensorOfTheClientStateIsUnderItsKeyInATorchFile) {
+  const auto source =
+      open({{"model", {{"x", tensor("a")}}},
+            {"optimizer",
+             {{"state", {{"x", {{"exp_avg", tensor("m")}}}}}, {"param_groups", groups({"x"})}}}});
+  Catalog catalog = source->catalog();
+  const Json bytes = torch::inline_form({DType::UInt8, {4}, std::vector<std::byte>(4)});
+  catalog.client_state = {{"rng", bytes}, {"deep", {{"rows", Json::array({1, bytes})}}}};
+  const auto file = convert(*convert(*source, catalog, "native"), "torch");
+  const torch::TorchFile content(torch::whole_file(posix_storage(), file->path()));
+  EXPECT_EQ(content.tensor(content.root().at("rng")).shape, Shape{4});
+  EXPECT_EQ(content.tensor(content.root().at("deep").at("rows")[1]).dtype, DType::UInt8);
+  EXPECT_EQ(file->catalog().client_state, catalog.client_state);
+  EXPECT_THAT(file->losses(), IsEmpty());
+  EXPECT_THAT(notes_of(*file), IsEmpty());
+}
+
+/// torch has removed what DistributedDataParallel adds from the names in a DCP folder.
+TEST_F(ReadFile, AModuleThatIsCalledModuleKeepsItsNameThroughEveryFormat) {
+  const auto source = open({{"model", {{"w", tensor("a")}, {"v", tensor("n")}}},
+                            {"optimizer",
+                             {{"state",
+                               {{"w", {{"exp_avg", tensor("m")}, {"step", 2}}},
+                                {"v", {{"exp_avg", tensor("b")}, {"step", 2}}}}},
+                              {"param_groups", groups({"w", "v"})}}}});
+  Catalog catalog = source->catalog();
+  for (TensorInfo& tensor : catalog.tensors) tensor.fqn.insert(0, "module.");
+  for (Json& name : catalog.groups[0]["params"]) name = "module." + name.get<std::string>();
+  catalog.client_state = nullptr;
+  const auto folder = convert(*source, catalog, "dcp");
+  const std::vector<std::string> expected = {"module.v exp_avg", "module.v fp32",
+                                             "module.w exp_avg", "module.w fp32"};
+  ASSERT_EQ(loss_labels(folder->catalog()), expected);
+  for (const char* format :
+       {"native", "dcp", "torch", "trainer", "accelerate", "safetensors", "npz", "gguf", "hdf5"}) {
+    EXPECT_EQ(loss_labels(convert(*folder, format)->catalog()), expected) << format;
+  }
 }
 
 TEST_F(ReadFile, NumbersThatNothingNamesAreNumbersAgain) {

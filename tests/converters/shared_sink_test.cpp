@@ -3,6 +3,8 @@
 #include "unishard/format/checkpoint_folder.hpp"
 #include "unishard/format/commit.hpp"
 #include "unishard/format/error.hpp"
+#include "unishard/format/output_lock.hpp"
+#include "unishard/format/staging_names.hpp"
 
 #include "expect.hpp"
 #include "make_checkpoint.hpp"
@@ -131,6 +133,26 @@ TEST(SharedSink, AMissingPartIsNotPublished) {
   EXPECT_THROW(first->commit(std::vector<std::string>{seals[0], "nonsense"}), Error);
   EXPECT_THROW(first->commit(std::vector<std::string>{seals[0], seals[0]}), Error);
   EXPECT_FALSE(fs::exists(temp.path() / "out/tag"));
+}
+
+/// A process that is killed after it has published leaves its lock.
+TEST(Sinks, RemoveTheLockOfADeadWriter) {
+  const TempDir temp;
+  const Path output = temp.path() / "out.pt", lock = temp.path() / lock_name("out.pt");
+  const auto error_of_writing = [&] {
+    return test::error_of([&] {
+      make_sink(posix_storage(), {.format = "torch", .path = output, .tag = "t"}, Catalog{});
+    });
+  };
+  test::write_file(output, "published");
+  test::write_file(lock, "0123456789abcdef\n" + test::read_file("/proc/sys/kernel/random/boot_id") +
+                             "process 1 of this host\n\n");
+  EXPECT_THAT(error_of_writing(), test::Fails(ErrorCode::AlreadyExists, {"out.pt"}));
+  EXPECT_FALSE(fs::exists(lock));
+  const OutputLock living = OutputLock::beside(posix_storage(), output);
+  EXPECT_THAT(error_of_writing(), test::Fails(ErrorCode::AlreadyExists, {"out.pt"}));
+  EXPECT_TRUE(fs::exists(lock));
+  living.require_held();
 }
 
 }  // namespace

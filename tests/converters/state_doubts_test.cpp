@@ -237,6 +237,22 @@ TEST_F(StateDoubts, StepsOfTheTrainerAreHeldAgainstTheOthers) {
               ElementsAre(HasSubstr("and the optimizer 12")));
 }
 
+/// What DeepSpeed 0.19 writes after three steps of a run in bf16 or fp16 without ZeRO.
+TEST_F(StateDoubts, TheStepWithWhichDeepSpeedBeginsIsNone) {
+  catalog_.tensors.push_back(catalog_.tensors.front());
+  catalog_.tensors.back().state = state::kWeights;
+  catalog_.tensors.back().dtype = DType::BFloat16;
+  EXPECT_THAT(doubts_about_steps(catalog_, 2, {}, false),
+              ElementsAre(HasSubstr("and the optimizer 3")));
+  catalog_.producer = {{"library", "deepspeed"}};
+  EXPECT_THAT(doubts_about_steps(catalog_, 2, {}, false), IsEmpty());
+  EXPECT_THAT(doubts_about_steps(catalog_, 1, {}, false),
+              ElementsAre(HasSubstr("and the optimizer 3")));
+  catalog_.stage = 1;
+  EXPECT_THAT(doubts_about_steps(catalog_, 2, {}, false),
+              ElementsAre(HasSubstr("and the optimizer 3")));
+}
+
 TEST_F(StateDoubts, NumbersWithoutAStateMayBeFrozen) {
   TensorInfo frozen;
   frozen.fqn = "d";

@@ -630,6 +630,42 @@ TEST_F(TrainerFolder, OfDeepSpeedIsListedAsSuchWhateverTheModelIsIn) {
   EXPECT_EQ(folders[0].format, "deepspeed");
 }
 
+/// The trained name is neither the first in the file nor the first by the alphabet.
+TEST_F(TrainerFolder, OfATiedWeightHasItsTrainedNameAndItsStates) {
+  const std::map<std::string, Made> tensors = {
+      {"w", {DType::Float32, {3}, {1, 2, 3}}},
+      {"copy", {DType::Float32, {3, 2}, {1, 2, 3, 4, 5, 6}}},
+      {"tied", {DType::Float32, {3, 2}, {1, 2, 3, 4, 5, 6}}}};
+  for (const char* first : {"tied", "copy"}) {
+    for (const char* optimizer : {"optimizer.bin", "optimizer.pt"}) {
+      const Path folder = temp_.path() / fmt::format("{}-{}", first, optimizer);
+      fs::create_directory(folder);
+      save_torch(folder / "pytorch_model.bin",
+                 {{"head.weight", tensor(first)},
+                  {"wte.weight", tensor("tied")},
+                  {"norm.weight", tensor("w")}},
+                 tensors);
+      save_torch(
+          folder / optimizer,
+          {{"state",
+            {{"$type", "builtins.dict"},
+             {"pairs", Json::array({Json::array({0, {{"exp_avg", tensor("tied")}}}),
+                                    Json::array({1, {{"exp_avg", tensor("w")}}})})}}},
+           {"param_groups", Json::array({{{"lr", 0.5},
+                                          {"params", {0, 1}},
+                                          {"param_names", {"wte.weight", "norm.weight"}}}})}},
+          tensors);
+      const auto source = open_source(posix_storage(), folder);
+      const std::string trained = first == std::string_view("tied") ? "head.weight" : "wte.weight";
+      EXPECT_EQ(source->catalog().groups[0]["params"], Json({trained, "norm.weight"})) << folder;
+      const auto copy = copy_of(*source, folder.string() + "-copy", source->layout());
+      expect_same_tensors(*source, *copy);
+      EXPECT_THAT(tensor_labels(source->catalog()),
+                  testing::Contains(fmt::format("{} [exp_avg]", trained)));
+    }
+  }
+}
+
 /// pytorch_model.bin has the order of the parameters, and the file of the copy sorts them.
 TEST_F(TrainerFolder, WithAModelInOrderKeepsTheNamesOfItsStates) {
   const Path folder = temp_.path() / "ordered";
@@ -812,6 +848,8 @@ TEST_F(TwoModels, OfWhichFilesAreMissingSayWhich) {
     return found;
   };
   save_torch(folder_ / "scheduler_1.bin", kSchedule, {});
+  EXPECT_THAT(names(), ElementsAre("scheduler.bin"));
+  save_torch(folder_ / "scheduler.bin", kSchedule, {});
   EXPECT_THAT(names(), testing::IsEmpty());
   fs::rename(folder_ / "optimizer_1.bin", folder_ / "optimizer_2.bin");
   EXPECT_THAT(names(), testing::UnorderedElementsAre("optimizer_1.bin", "optimizer_1.bin",
@@ -823,6 +861,22 @@ TEST_F(TwoModels, OfWhichFilesAreMissingSayWhich) {
   const auto first = std::ranges::find(losses, "optimizer.bin", &Loss::name);
   ASSERT_NE(first, losses.end());
   EXPECT_EQ(first->role, Role::Optimizer);
+}
+
+/// With FULL_STATE_DICT the Trainer saves the model itself, and accelerate saves it again.
+TEST_F(TrainerFolder, OfFsdpHasTheSchedule) {
+  const Path folder = copied("llama");
+  fs::rename(folder / "optimizer.pt", folder / "optimizer.bin");
+  EXPECT_EQ(open_source(posix_storage(), folder)->format(), "accelerate");
+  EXPECT_EQ(open_source(posix_storage(), folder)->catalog().scheduler["last_epoch"], 2);
+  EXPECT_THAT(open_source(posix_storage(), folder)->remarks(),
+              testing::Not(testing::Contains(HasSubstr("scheduler"))));
+  test::write_file(folder / "trainer_state.json", R"({"global_step": 3})");
+  EXPECT_THAT(open_source(posix_storage(), folder)->remarks(),
+              testing::Contains(HasSubstr("counts 3 steps, and the optimizer 2")));
+  fs::remove(folder / "scheduler.pt");
+  EXPECT_THAT(open_source(posix_storage(), folder)->remarks(),
+              testing::Contains(HasSubstr("scheduler.pt is not there")));
 }
 
 TEST_F(TrainerFolder, WhoseOptimizerHasNoGroupsLosesIt) {

@@ -245,6 +245,43 @@ TEST_F(RunFiles, AnAdaptersFolderHasNoPlaceForItsOptimizer) {
   }
 }
 
+/// PEFT saves an adapter that is not called "default" into a folder of its name.
+TEST_F(RunFiles, AnAdapterInAFolderOfItsNameIsATrainersModel) {
+  const fs::path saved = run_ / "checkpoint-11";
+  fs::copy(kFolders / "adapter", saved);
+  fs::create_directory(saved / "mine");
+  for (const char* name : {"adapter_model.safetensors", "adapter_config.json"})
+    fs::rename(saved / name, saved / "mine" / name);
+  const ProcessResult seen = unishard({"inspect", saved});
+  EXPECT_EQ(seen.status, 0) << seen.err;
+  EXPECT_THAT(seen.out, AllOf(HasSubstr("called \"mine\" in the run"), Not(HasSubstr("left out"))));
+  const fs::path made = convert(saved, "made", "trainer");
+  EXPECT_EQ(files_of(made), files_of(kFolders / "adapter"));
+  EXPECT_EQ(read_file(made / "adapter_config.json"), read_file(saved / "mine/adapter_config.json"));
+  for (const fs::path& other : {made, kFolders / "adapter"})
+    EXPECT_EQ(unishard({"diff", saved, other, "--quiet"}).status, 0) << other;
+  fs::copy(saved / "mine", saved / "other");
+  const ProcessResult several = unishard({"inspect", saved});
+  EXPECT_EQ(several.status, 6) << several.err;
+  EXPECT_THAT(several.err, HasSubstr("the adapters mine, other, and does not tell which"));
+}
+
+/// With a second adapter nothing tells which of them was trained.
+TEST_F(RunFiles, OfTwoAdaptersNoneIsGuessed) {
+  const fs::path saved = run_ / "checkpoint-11";
+  fs::copy(kFolders / "adapter", saved);
+  fs::create_directory(saved / "second");
+  for (const char* name : {"adapter_model.safetensors", "adapter_config.json"})
+    fs::copy_file(saved / name, saved / "second" / name);
+  EXPECT_THAT(unishard({"inspect", saved}).out,
+              AllOf(HasSubstr("state.0"), HasSubstr("the adapter second too, which may be the one "
+                                                    "that was trained")));
+  const fs::path made = temp_.path() / "made";
+  const Json told = report_of({"convert", saved, made, "--to", "native", "--assume-model-order"});
+  EXPECT_THAT(told["left_out"].dump(), HasSubstr("second/adapter_model.safetensors"));
+  EXPECT_EQ(unishard({"diff", made, kFolders / "adapter", "--quiet"}).status, 0);
+}
+
 TEST_F(RunFiles, AnAdapterInATorchFileStaysOne) {
   const fs::path file = temp_.path() / "one.pt", back = temp_.path() / "back";
   ASSERT_EQ(unishard({"convert", kFolders / "adapter", file, "--to", "torch"}).status, 0);
@@ -319,6 +356,40 @@ TEST_F(RunFiles, NamesThatTheUsersWordGivesAreInTheCopy) {
   report_of({"convert", saved, native, "--to", "native", "--assume-model-order"});
   EXPECT_EQ(unishard({"diff", copy, native}).status, 0);
   EXPECT_EQ(report_of({"inspect", copy})["groups"], report_of({"inspect", native})["groups"]);
+}
+
+/// trainer_state.json is the last file of a save.
+TEST_F(RunFiles, AProgressThatIsCutIsSaidBesideTheModelToo) {
+  const fs::path saved = run_ / "checkpoint-10";
+  const std::string text = read_file(saved / "trainer_state.json");
+  write_file(saved / "trainer_state.json", text.substr(0, text.size() / 2));
+  const ProcessResult model = unishard({"zero_to_fp32", saved, temp_.path() / "m.safetensors"});
+  EXPECT_EQ(model.status, 0);
+  EXPECT_THAT(model.err, HasSubstr("trainer_state.json: not valid JSON"));
+  EXPECT_NE(unishard({"convert", saved, temp_.path() / "native", "--to", "native"}).status, 0);
+  EXPECT_THAT(unishard({"verify", saved}).out, HasSubstr("trainer_state.json"));
+  fs::remove(saved / "optimizer.pt");
+  write_file(saved / "trainer_state.json", text);
+  EXPECT_THAT(unishard({"zero_to_fp32", saved, temp_.path() / "n.safetensors"}).err,
+              Not(HasSubstr("left out")));
+}
+
+TEST_F(RunFiles, AModuleThatIsCalledModuleIsReadBack) {
+  const fs::path folder = temp_.path() / "folder";
+  report_of({"convert", run_ / "checkpoint-10", folder, "--to", "dcp", "--rename", "^=module."});
+  EXPECT_THAT(report_of({"inspect", folder})["tensors"][0]["name"].get<std::string>(),
+              testing::StartsWith("module."));
+  for (const char* name :
+       {"weights.pt", "all.pt", "model.safetensors", "w.npz", "w.h5", "w.gguf"}) {
+    const fs::path made = temp_.path() / name;
+    std::vector<std::string> command = {"convert", folder, made};
+    if (std::string_view(name) != "all.pt") command.push_back("--weights-only");
+    report_of(command);
+    const ProcessResult compared = unishard({"diff", folder, made});
+    EXPECT_EQ(compared.status, 0) << name << compared.out << compared.err;
+  }
+  const Json compared = report_of({"diff", folder, temp_.path() / "weights.pt"});
+  EXPECT_THAT(compared.dump(), HasSubstr("of A all begin with \\\"module.\\\""));
 }
 
 TEST_F(RunFiles, ResultInsideACheckpointIsRefused) {

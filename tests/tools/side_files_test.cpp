@@ -347,6 +347,13 @@ TEST_F(SideFilesOfModels, AModelOfDiffusersKeepsItsFileNames) {
   ASSERT_EQ(unishard({"zero_to_fp32", out_, shards, "--max_shard_size", "1KB"}).status, 0);
   EXPECT_TRUE(fs::exists(shards / "diffusion_pytorch_model.safetensors.index.json"));
   EXPECT_EQ(unishard({"diff", "--upcast", model_, shards}).status, 0);
+  fs::remove(unet / "config.json");  // the name tells too
+  for (const Path& input : {unet, unet / "diffusion_pytorch_model.safetensors", shards}) {
+    const Path copy = temp_.path() / "copy";
+    fs::remove_all(copy);
+    ASSERT_EQ(unishard({"convert", input, copy, "--to", "safetensors"}).status, 0) << input;
+    EXPECT_TRUE(fs::exists(copy / "diffusion_pytorch_model.safetensors")) << input;
+  }
 }
 
 TEST_F(SideFilesOfModels, AFolderOfModelsNamesThem) {

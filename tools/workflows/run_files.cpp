@@ -80,6 +80,14 @@ bool is_of_diffusers(const converters::SideFiles& files) {
   });
 }
 
+/// Whether the weights that were read have the name that diffusers gives them.
+bool has_name_of_diffusers(const Path& opened) {
+  const auto is_named = [](const Path& name) { return name.string().starts_with(kDiffusersStem); };
+  if (posix_storage().kind(opened) != EntryKind::Directory) return is_named(opened.filename());
+  return !has_file(opened, "model.safetensors") &&
+         std::ranges::any_of(posix_storage().list(opened), is_named, &Entry::name);
+}
+
 bool has_model_config(const Path& folder) {
   return std::ranges::any_of(kModelConfigs,
                              [&](std::string_view name) { return has_file(folder, name); });
@@ -89,6 +97,7 @@ bool has_model_config(const Path& folder) {
 /// conversion put them, or beside `latest`, where users do.
 Path model_folder_beside(const converters::Source& source, const Path& beside, const Path& input) {
   if (has_model_config(beside)) return beside;
+  if (auto adapter = converters::find_adapter_folder(posix_storage(), beside)) return *adapter;
   // verl keeps configuration and tokenizer in a folder beside the files of the ranks.
   Path within = beside / kFolderOfVerl;
   if (has_model_config(within)) return within;
@@ -190,10 +199,12 @@ std::vector<std::string> names_beside(const converters::Source& source, const Pa
 converters::SideFiles files_to_go_on(const converters::Source& source, const Path& beside,
                                      const Path& input, std::string_view format,
                                      std::vector<std::string>& left_out) {
-  converters::SideFiles files = find_trainer_files(beside, left_out);
-  if (!files.empty()) return files;
-  files = find_named_files(beside, names_beside(source, beside, format), left_out);
   const Path model = model_folder_beside(source, beside, input);
+  converters::SideFiles files = find_trainer_files(beside, left_out);
+  if (!files.empty() && converters::find_adapter_folder(posix_storage(), beside) != model)
+    return files;
+  if (files.empty())
+    files = find_named_files(beside, names_beside(source, beside, format), left_out);
   if (!files.empty() && model == beside) return files;
   // Beside the tags of DeepSpeed lies what users put there, of which a model is only known for sure
   // by its configuration.
@@ -407,7 +418,9 @@ void take_side_files(const converters::Source& source, const Path& input, Conver
         has_file(folder, kModelConfigs[0]) && !has_file(folder, kModelConfigs[1]);
     output.side_files = model_side_files(is_its_own ? folder : model, source.catalog(), plan.target,
                                          notes.left_out);
-    if (is_of_diffusers(output.side_files)) output.stem = kDiffusersStem;
+    const Path& opened = source.path().empty() ? input : source.path();
+    if (is_of_diffusers(output.side_files) || has_name_of_diffusers(opened))
+      output.stem = kDiffusersStem;
   }
   if (is_adapter && (output.format == "trainer" || output.format == "accelerate"))
     forget_base_aliases(adapter, plan.target);

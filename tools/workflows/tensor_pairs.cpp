@@ -1,5 +1,6 @@
 #include "workflows/tensor_pairs.hpp"
 
+#include "unishard/converters/extra_state.hpp"
 #include "unishard/format/error.hpp"
 
 #include <fmt/format.h>
@@ -7,6 +8,7 @@
 
 #include <algorithm>
 #include <array>
+#include <optional>
 #include <set>
 #include <unordered_map>
 
@@ -231,10 +233,28 @@ void require_states(const Source& a, const Source& b, const std::vector<std::str
   }
 }
 
-Pairing pair(const Source& a, const Source& b, const std::vector<std::string>& states) {
-  if (has_states(a) == has_states(b)) return pair_by_name(a.catalog(), b.catalog(), states);
-  if (has_states(a)) return FlatPairing(a.catalog(), b.catalog(), states).run();
-  Pairing out = FlatPairing(b.catalog(), a.catalog(), states).run();
+constexpr std::string_view kReplica = "module.";
+
+bool is_of_replica(const Catalog& catalog) {
+  bool has_names = false;
+  for (const TensorInfo& tensor : catalog.tensors) {
+    if (tensor.state == converters::kExtraState) continue;
+    if (!tensor.fqn.starts_with(kReplica)) return false;
+    has_names = true;
+  }
+  return has_names;
+}
+
+/// A catalog, and whether its format has states.
+struct Side {
+  const Catalog& catalog;
+  bool has_states;
+};
+
+Pairing pair(const Side& a, const Side& b, const std::vector<std::string>& states) {
+  if (a.has_states == b.has_states) return pair_by_name(a.catalog, b.catalog, states);
+  if (a.has_states) return FlatPairing(a.catalog, b.catalog, states).run();
+  Pairing out = FlatPairing(b.catalog, a.catalog, states).run();
   for (TensorPair& each : out.pairs) std::swap(each.a, each.b);
   std::swap(out.only_a, out.only_b);
   return out;
@@ -242,14 +262,37 @@ Pairing pair(const Source& a, const Source& b, const std::vector<std::string>& s
 
 }  // namespace
 
+std::optional<Catalog> without_replica(const Catalog& catalog, const Catalog& other) {
+  if (!is_of_replica(catalog) || is_of_replica(other)) return std::nullopt;
+  Catalog plain = catalog;
+  const auto shorten = [](std::string& name) {
+    if (name.starts_with(kReplica)) name.erase(0, kReplica.size());
+  };
+  for (TensorInfo& tensor : plain.tensors) {
+    if (tensor.state != converters::kExtraState) shorten(tensor.fqn);
+  }
+  for (Alias& alias : plain.aliases) {
+    shorten(alias.fqn);
+    shorten(alias.target);
+  }
+  return plain;
+}
+
 Pairing pair_tensors(const Source& a, const Source& b, const std::vector<std::string>& states) {
   require_states(a, b, states);
-  Pairing out = pair(a, b, states);
+  const auto plain_a = without_replica(a.catalog(), b.catalog()),
+             plain_b = without_replica(b.catalog(), a.catalog());
+  const Catalog &in_a = plain_a ? *plain_a : a.catalog(), &in_b = plain_b ? *plain_b : b.catalog();
+  Pairing out = pair({in_a, has_states(a)}, {in_b, has_states(b)}, states);
   if (!states.empty() && out.pairs.empty() && out.only_a.empty() && out.only_b.empty())
     raise(ErrorCode::InvalidArgument,
           "there is nothing to compare in the states that were asked for",
           "one of the two is a model without them: name others, or leave out --states");
-  note_tied(a.catalog(), b.catalog(), out);
+  note_tied(in_a, in_b, out);
+  if (plain_a || plain_b)
+    out.notes.push_back(
+        fmt::format("the names of {} all begin with \"{}\", and were compared without it",
+                    plain_a ? "A" : "B", kReplica));
   return out;
 }
 

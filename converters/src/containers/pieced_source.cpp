@@ -51,7 +51,9 @@ class PiecedSource final : public Source {
   PiecedSource(PiecedCatalog parts, const std::string& where) : parts_(std::move(parts)) {
     const auto& tensors = parts_.catalog.tensors;
     drop_unreadable(parts_.catalog, parts_.losses);
-    unwrap_names(parts_.catalog, parts_.format.substr(0, parts_.format.find('-')));
+    const std::string library = parts_.format.substr(0, parts_.format.find('-'));
+    parts_.has_own_names ? unwrap_restored(parts_.catalog, library)
+                         : unwrap_names(parts_.catalog, library);
     validate(parts_.catalog, where);
     std::unordered_map<std::string_view, std::size_t> fp32;
     for (std::size_t i = 0; i < tensors.size(); ++i) {

@@ -27,6 +27,8 @@ struct PiecedCatalog {
   std::vector<std::string> notes;         ///< as Source::notes()
   std::vector<std::string> remarks = {};  ///< as Source::remarks()
   Losses losses;
+  /// The names are those of an embedded catalog, as unwrap_restored() takes them.
+  bool has_own_names = false;
   /// Returns the rank that wrote a file; null when files are not those of ranks.
   std::function<std::uint32_t(const Path&)> rank_of_file = nullptr;
   /// Returns Source::layout(), of the source's catalog; null for none.

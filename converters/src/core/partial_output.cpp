@@ -60,6 +60,13 @@ void adopt_rights(const Path& from, const Path& to, mode_t more) {
   ::chmod(to.c_str(), (rights.st_mode & 07777) | more);
 }
 
+/// Removes the lock of a process that was killed after it had published `output`. That of a living
+/// one stays.
+void remove_dead_lock(Storage& storage, const Path& output) {
+  const Path lock = parent_folder(output) / lock_name(output.filename().native());
+  if (storage.kind(lock) == EntryKind::File) OutputLock::try_beside(storage, output);
+}
+
 void sync_folders(Storage& storage, const Path& folder) {
   for (const Entry& entry : storage.list(folder)) {
     if (entry.kind == EntryKind::Directory) sync_folders(storage, folder / entry.name);
@@ -78,6 +85,7 @@ PartialOutput::PartialOutput(Storage& storage, const Path& output, Shape shape,
       shape_(shape),
       is_owner_(share.rank == 0) {
   if (!is_owner_) return;
+  if (storage.kind(output_) != EntryKind::Missing) remove_dead_lock(storage, output_);
   check_free(storage, output_, shape == Shape::Folder);
   const bool replaces = storage.kind(output_) == EntryKind::Directory;
   if (replaces) require_replaceable(output_);

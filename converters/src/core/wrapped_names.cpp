@@ -209,6 +209,10 @@ void unwrap_names(Catalog& catalog, std::string_view library) {
   if (!wrapped.empty()) wrapped.record(library, catalog.producer);
 }
 
+void unwrap_restored(Catalog& catalog, std::string_view library) {
+  if (!WrappedNames(catalog, library).empty()) unwrap_names(catalog, library);
+}
+
 void wrap_names(Catalog& catalog, std::string_view library) {
   const WrappedNames wrapped(catalog, library);
   if (!wrapped.empty())

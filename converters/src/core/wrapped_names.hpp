@@ -46,6 +46,9 @@ class WrappedNames {
 /// Removes the wrappers from all names of a catalog that was read from a file of `library`, and
 /// records them. A catalog in which two tensors would get one name stays as it is.
 void unwrap_names(Catalog& catalog, std::string_view library);
+/// Does so to a catalog that an embedded text restored: names are the catalog's own, unless it
+/// records that wrap_names() has changed them.
+void unwrap_restored(Catalog& catalog, std::string_view library);
 /// Puts the recorded wrappers back for a file of `library`.
 void wrap_names(Catalog& catalog, std::string_view library);
 

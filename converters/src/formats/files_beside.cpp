@@ -5,6 +5,7 @@
 
 #include "formats/deepspeed/layout.hpp"
 #include "formats/folder_names.hpp"
+#include "formats/trainer/folder.hpp"
 #include "formats/unfinished_save.hpp"
 #include "reading/broken_files.hpp"
 #include "reading/completeness.hpp"
@@ -51,11 +52,12 @@ Losses other_dcp_saves(Storage& storage, const Path& folder) {
 
 /// Models in folders within that of a model: further adapters of PEFT, modules of
 /// sentence-transformers, copies in another layout. One line for each folder.
-Losses models_within(Storage& storage, const Path& folder) {
+/// `model` is the folder whose files are read.
+Losses models_within(Storage& storage, const Path& folder, const Path& model) {
   Losses losses;
   for (const Entry& entry : storage.list(folder)) {
     if (entry.kind != EntryKind::Directory || is_leftover(entry.name) ||
-        checkpoint_number(entry.name))
+        checkpoint_number(entry.name) || folder / entry.name == model)
       continue;
     Losses found;
     try {
@@ -84,7 +86,8 @@ Losses files_beside(Storage& storage, const Path& folder, std::string_view forma
   if (format.starts_with("deepspeed")) add(beside_deepspeed(storage, folder));
   if (format != "dcp") add(other_dcp_saves(storage, folder));
   if (has_model_files(format)) {
-    add(models_within(storage, folder));
+    add(models_within(storage, folder,
+                      format == "trainer" ? trainer::model_folder(storage, folder) : folder));
     add(missing_training_state(storage, folder));
   } else if (format == "dcp" || format.starts_with("deepspeed")) {
     if (auto loss = unfinished_save(storage, folder)) losses.push_back(std::move(*loss));

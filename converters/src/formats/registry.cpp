@@ -504,6 +504,12 @@ std::optional<Path> find_within_accelerate(Storage& storage, const Path& path) {
   return find_within(storage, path);
 }
 
+std::optional<Path> find_adapter_folder(Storage& storage, const Path& path) {
+  if (!is_trainer(storage, path)) return std::nullopt;
+  Path folder = trainer::model_folder(storage, path);
+  return folder == path ? std::nullopt : std::optional(std::move(folder));
+}
+
 std::unique_ptr<Source> open_source_as(Storage& storage, std::string_view format,
                                        const Path& path) {
   return row_of(format).open(storage, path, {});
@@ -516,7 +522,8 @@ namespace {
 void add_doubts_about_steps(Storage& storage, const Path& path, std::string_view format,
                             Source& source) {
   const bool is_deepspeed = format.starts_with("deepspeed");
-  if (format != "trainer" && format != "dcp" && !is_deepspeed) return;
+  const bool is_read = format == "trainer" || format == "accelerate";  // trainer_state.json
+  if (!is_read && format != "dcp" && !is_deepspeed) return;
   const bool is_here = storage.kind(path / trainer::kTrainerState) == EntryKind::File;
   const Path& folder = is_here || !is_deepspeed ? path : path.parent_path();
   Losses losses;
@@ -524,8 +531,7 @@ void add_doubts_about_steps(Storage& storage, const Path& path, std::string_view
     source.add_remarks(doubts_about_steps(source.catalog(), *steps,
                                           checkpoint_number(folder.filename().string()),
                                           trainer::has_one_process(storage, folder)));
-  // The Trainer's own reader has told of it.
-  if (format != "trainer" && is_here) source.add_losses(losses);
+  if (!is_read && is_here) source.add_losses(losses);
 }
 
 void add_doubts_about_states(std::string_view format, Source& source) {
@@ -580,7 +586,8 @@ std::unique_ptr<Source> open_as(Storage& storage, const Path& path, const Row& r
   if (!source->part_of() && row.entry.name == "safetensors")
     source->add_losses(missing_of_torchao(source->catalog()));
   if (has_model_files(row.entry.name) && storage.kind(path) == EntryKind::Directory)
-    source->add_remarks(doubts_about_model(storage, path, source->catalog()));
+    source->add_remarks(doubts_about_model(
+        storage, find_adapter_folder(storage, path).value_or(path), source->catalog()));
   add_doubts_about_steps(storage, path, row.entry.name, *source);
   add_doubts_about_states(row.entry.name, *source);
   return source;

@@ -426,6 +426,19 @@ std::optional<double> steps_of_optimizer(const Catalog& catalog) {
   return most;
 }
 
+/// DeepSpeed's optimizers for 16-bit weights at stage 0 (FP16_Optimizer and FP16_UnfusedOptimizer,
+/// also for bf16) make a step with gradients of zero before the first, and the optimizer counts it.
+bool counts_the_start(const Catalog& catalog) {
+  const Json& producer = catalog.producer;
+  const auto is_master = [](const TensorInfo& tensor) { return tensor.state == state::kFp32; };
+  const auto is_half = [](const TensorInfo& tensor) {
+    return tensor.state == state::kWeights && !tensor.frozen;
+  };
+  return producer.is_object() && producer.value("library", Json()) == "deepspeed" &&
+         catalog.stage == 0 && std::ranges::any_of(catalog.tensors, is_master) &&
+         std::ranges::any_of(catalog.tensors, is_half);
+}
+
 /// Returns the steps that a schedule counts; nullopt for one that counts epochs or evaluations.
 std::optional<double> steps_of_schedule(const Json& schedule) {
   if (!schedule.is_object() || !schedule.contains("_step_count")) return std::nullopt;
@@ -479,7 +492,8 @@ std::vector<std::string> doubts_about_steps(const Catalog& catalog, std::int64_t
                                 steps, *number));
   const auto done = steps_of_optimizer(catalog);
   const auto wanted = static_cast<double>(steps);
-  if (done && *done != wanted)
+  const bool is_counted = done == wanted || (done == wanted + 1 && counts_the_start(catalog));
+  if (done && !is_counted)
     lines.push_back(
         fmt::format("trainer_state.json counts {} steps, and the optimizer {}: some "
                     "steps were skipped, or the two files are of two saves",

@@ -36,9 +36,27 @@ def start_rank():
     return int(os.environ["RANK"])
 
 
+def find_cpu():
+    """accelerate ignores FSDP on a CPU that it was asked for, and not on one that it has found."""
+    from accelerate.state import PartialState
+    from accelerate.utils import DistributedType
+    os.environ.pop("ACCELERATE_USE_CPU", None)
+    os.environ["ACCELERATE_TORCH_DEVICE"] = "cpu"
+    PartialState._prepare_backend = lambda self, *words, **others: ("gloo", DistributedType.MULTI_GPU)
+
+
+def require_way(accelerator, way):
+    from accelerate.utils import DistributedType
+    wanted = {"fsdp": DistributedType.FSDP, "deepspeed": DistributedType.DEEPSPEED}
+    if way in wanted and accelerator.distributed_type != wanted[way]:
+        sys.exit(f"the run is {accelerator.distributed_type}, and not {way}")
+
+
 def make_trainer(way, folder, ours, **settings):
     import torch
     from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainerCallback, TrainingArguments, set_seed
+    if way == "fsdp":
+        find_cpu()
     set_seed(1)
     model = GPT2LMHeadModel(GPT2Config(vocab_size=53, n_positions=16, n_embd=24, n_layer=2, n_head=2, resid_pdrop=0.1))
     rows = torch.randint(0, 53, (96, 12), generator=torch.Generator().manual_seed(5))
@@ -47,7 +65,7 @@ def make_trainer(way, folder, ours, **settings):
                                         "train_micro_batch_size_per_gpu": "auto", "gradient_clipping": "auto"}}}
     ranks = int(os.environ["WORLD_SIZE"])
     arguments = TrainingArguments(folder, max_steps=STEPS, save_steps=1, logging_steps=1, per_device_train_batch_size=12 // ranks,
-                                  use_cpu=True, learning_rate=1e-2, report_to=[], disable_tqdm=True, seed=3, optim="adamw_torch",
+                                  use_cpu=way != "fsdp", learning_rate=1e-2, report_to=[], disable_tqdm=True, seed=3, optim="adamw_torch",
                                   ddp_backend="gloo", **ways[way], **settings)
 
     class Losses(TrainerCallback):
@@ -57,6 +75,7 @@ def make_trainer(way, folder, ours, **settings):
                     file.write(f"{state.global_step} {logs['loss']!r} {logs.get('grad_norm')!r}\n")
 
     trainer = Trainer(model, arguments, train_dataset=[{"input_ids": row, "labels": row} for row in rows], callbacks=[Losses()])
+    require_way(trainer.accelerator, way)
     if ours:
         import unishard.integrations.transformers
         unishard.integrations.transformers.patch(trainer)
@@ -79,7 +98,10 @@ def rank_of_accelerate(folder, way, ours, resume):
     rank = start_rank()
     plugins = {"fsdp": lambda: {"fsdp_plugin": FullyShardedDataParallelPlugin(fsdp_version=2)}, "ddp": dict,
                "deepspeed": lambda: {"deepspeed_plugin": DeepSpeedPlugin(zero_stage=2, gradient_clipping=1.0)}}[way]()
-    accelerator = Accelerator(cpu=True, **plugins)
+    if way == "fsdp":
+        find_cpu()
+    accelerator = Accelerator(cpu=way != "fsdp", **plugins)
+    require_way(accelerator, way)
     set_seed(1)
     model = torch.nn.Sequential(torch.nn.Linear(7, 20), torch.nn.Dropout(0.2), torch.nn.Tanh(), torch.nn.Linear(20, 3))
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)

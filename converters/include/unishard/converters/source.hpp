@@ -171,6 +171,11 @@ std::optional<Path> find_numbered_checkpoint(Storage& storage, const Path& path,
 /// Throws: InvalidArgument when it has saved several models there.
 std::optional<Path> find_within_accelerate(Storage& storage, const Path& path);
 
+/// Returns the folder within a Trainer's checkpoint that holds its adapter, where that is not
+/// called "default"; nullopt for every other path. Throws: Unsupported where there are several, and
+/// none in `path` itself.
+std::optional<Path> find_adapter_folder(Storage& storage, const Path& path);
+
 /// What the user decides where the files leave a choice.
 struct OpenOptions {
   std::optional<std::string> tag = {};  ///< see open_source()

@@ -1,5 +1,6 @@
 #include "formats/dcp/attribution.hpp"
 
+#include "unishard/converters/adapter_names.hpp"
 #include "unishard/format/text.hpp"
 
 #include "formats/dcp/keys.hpp"
@@ -18,6 +19,10 @@
 
 namespace unishard::converters::dcp {
 namespace {
+
+/// Keys of Lightning's WeightAveraging, which saves the average of the weights as "state_dict".
+constexpr std::string_view kTrained = "current_model_state.", kAverage = "state_dict.",
+                           kAveraging = "averaging_state.";
 
 using Names = std::unordered_map<std::string, std::string>;
 
@@ -66,10 +71,19 @@ class Attributor {
       for (const std::string& name : claims_.back().names)
         claimed_.insert(name.substr(0, name.find('.')));
     }
+    const auto has = [&](std::string_view start) {
+      return std::ranges::any_of(tensors_,
+                                 [&](std::size_t i) { return entry(i).key.starts_with(start); });
+    };
+    is_averaged_ = has(kTrained) && has(kAverage) && has(kAveraging);
   }
 
   Attribution run() {
     if (!use_own_models()) use_one_model();
+    if (is_averaged_)
+      out_.remarks.emplace_back(
+          "state_dict has the average of the weights, which Lightning evaluates: it is kept as a "
+          "value, and the model is current_model_state, which was trained");
     return std::move(out_);
   }
 
@@ -90,6 +104,7 @@ class Attributor {
   }
 
   std::string one_model_prefix(std::vector<std::string>& remarks) const {
+    if (is_averaged_) return std::string(kTrained);
     std::vector<std::string> names;
     std::vector<Shape> shapes;
     for (const Claims& claims : claims_) {
@@ -143,6 +158,7 @@ class Attributor {
       }
     }
     find_replica(names);
+    take_module_names(names);
     std::unordered_set<std::string> used;
     for (auto& [i, name] : names) {
       if (std::string plain = unwrapped(name); !used.contains(plain)) name = std::move(plain);
@@ -164,6 +180,29 @@ class Attributor {
     plain.reserve(names.size());
     for (const auto& [i, name] : names) plain.push_back(without_wrappers(name));
     replica_ = common_wrapper(plain);
+  }
+
+  /// accelerate saves an adapter of PEFT under the names of the adapter's file, and its optimizer
+  /// under those of the modules: the model gets these.
+  void take_module_names(std::vector<std::pair<std::size_t, std::string>>& names) {
+    Names modules;
+    const auto add = [&](const std::string& claimed) {
+      std::string name = unwrapped(claimed);
+      if (auto file = adapter_file_name(name)) modules.emplace(*std::move(file), std::move(name));
+    };
+    for (const Claims& claims : claims_) {
+      std::ranges::for_each(claims.names, add);
+      std::ranges::for_each(claims.listed, add);
+    }
+    if (modules.empty()) return;
+    std::unordered_set<std::string> own;
+    for (const auto& [i, name] : names) own.insert(unwrapped(name));
+    for (auto& [i, name] : names) {
+      const auto found = modules.find(unwrapped(name));
+      if (found == modules.end() || own.contains(found->second)) continue;
+      name = found->second;
+      out_.has_adapter_names = true;
+    }
   }
 
   std::string unwrapped(std::string name) const {
@@ -189,10 +228,25 @@ class Attributor {
                                               const std::vector<Json>& groups, const Model& model,
                                               std::size_t trained) const {
     const std::vector<std::string> listed = listed_names(groups);
-    if (!listed.empty()) return fit_listed(listed, parameters, model);
+    if (!listed.empty()) return fit_listed(with_first_names(listed), parameters, model);
     if (state_.number_names.fit) return state_.number_names.fit(parameters, model);
     return state_.assumes_model_order ? fit_by_shape(parameters, model)
                                       : fit_different_shapes(parameters, model, trained);
+  }
+
+  /// An optimizer lists a tied parameter by any of its names, and the model has the first.
+  std::vector<std::string> with_first_names(std::vector<std::string> names) const {
+    Names first;
+    for (const SecondKey& second : state_.second_keys) {
+      if (second.key.starts_with(one_prefix_) && second.of.starts_with(one_prefix_))
+        first.emplace(unwrapped(second.key.substr(one_prefix_.size())),
+                      unwrapped(second.of.substr(one_prefix_.size())));
+    }
+    for (std::string& name : names) {
+      if (const auto found = first.find(unwrapped(name)); found != first.end())
+        name = found->second;
+    }
+    return names;
   }
 
   NumberedParameters numbered(std::size_t optimizer) const {
@@ -374,6 +428,7 @@ class Attributor {
   void find_models() {
     const auto add = [&](const KeyPath& path, const Shape& shape) {
       const std::string prefix = prefix_of(path);
+      if (is_averaged_ && prefix == kAverage) return;
       if (!prefix.empty() && !is_statistic(path.back().text))
         models_[prefix].push_back({without_wrappers(path.back().text), shape});
     };
@@ -445,8 +500,9 @@ class Attributor {
   std::vector<Claims> claims_;
   std::unordered_set<std::string> claimed_;  // first parts of the names in all of them
   std::string one_prefix_;
-  std::string_view replica_;                       ///< "module.", if the one model is a replica
-  std::map<std::string, Model> models_;            // by prefix
+  bool is_averaged_ = false;             ///< the state dict of the usual name has averages
+  std::string_view replica_;             ///< "module.", if the one model is a replica
+  std::map<std::string, Model> models_;  // by prefix
   std::vector<std::vector<ModelOption>> options_;  // of each optimizer
   Attribution out_;
 };

@@ -37,6 +37,8 @@ struct Attribution {
   /// Optimizers whose parameters are not known for certain, by index: another optimizer has states
   /// of the same ones, and no model fits only one of them.
   std::vector<std::size_t> undecided;
+  /// The model's files have the names of an adapter's file, which are not those of `model`.
+  bool has_adapter_names = false;
   std::vector<std::string> remarks;
   std::vector<std::string> remarks_on_states;  ///< how their parameters were named
 

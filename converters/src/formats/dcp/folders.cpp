@@ -190,8 +190,14 @@ void read_accelerate(Storage& storage, const Path& path, StateDictBuilder& build
       builder.out.losses.push_back({Role::SideFile, fmt::format("{}0", kOptimizerFolder),
                                     "no folder of it is beside the schedule's file"});
     if (!folder) continue;
+    const std::size_t before = builder.out.tensors.size();
     read_folder(storage, *folder, builder);
     read.push_back(*folder);
+    if (start == kModelFolder && builder.out.tensors.size() == before)
+      builder.out.losses.push_back(
+          {Role::Weight, folder->filename().string(),
+           "no tensor is in the folder, and the weights of the run are in no file here: so "
+           "accelerate saves a model of PEFT that FSDP1 has wrapped (FSDP2 saves the adapter)"});
     if (start == kOptimizerFolder) doubt_schedule(storage, path, *folder, builder);
   }
   builder.out.producer["library"] = "accelerate";

@@ -1,5 +1,6 @@
 #include "formats/dcp/state_dict_to_catalog.hpp"
 
+#include "unishard/converters/adapter_names.hpp"
 #include "unishard/converters/guessed_ties.hpp"
 #include "unishard/converters/optimizer_scalars.hpp"
 #include "unishard/format/error.hpp"
@@ -292,6 +293,8 @@ class Arranger {
     model_ = std::move(attribution_.model);
     extras_.insert(extras_.end(), attribution_.extras.begin(), attribution_.extras.end());
     out_.catalog.aliases = std::move(attribution_.aliases);
+    if (attribution_.has_adapter_names)
+      record_adapter(out_.catalog.producer, AdapterNaming::Modules);
     for (const SecondKey* second : attribution_.other_second_keys) {
       if (!named_.contains(second->key))
         place(second->key, place_of(*second), {{"$tensor", second->of}});

@@ -32,12 +32,14 @@ class GgufSource final : public Source {
     if (header.catalog_text) {
       const std::string where = fmt::format("{}: {}", path.string(), kCatalogKey);
       restore_catalog(*header.catalog_text, catalog_, where);
+      unwrap_restored(catalog_, "gguf");
+    } else {
+      unwrap_names(catalog_, "gguf");
     }
     if (catalog_.producer.is_null()) catalog_.producer = Json::object();
     if (catalog_.producer.is_object())
       catalog_.producer[std::string(kGgufMetadata)] = std::move(header.metadata);
     drop_unreadable(catalog_, losses_);
-    unwrap_names(catalog_, "gguf");
     validate(catalog_, path.string());
   }
 

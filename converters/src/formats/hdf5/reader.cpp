@@ -34,8 +34,10 @@ class Hdf5Source final : public Source {
     if (directory.catalog_text) {
       const std::string where = fmt::format("{}: /{}", path.string(), kCatalogKey);
       restore_catalog(*directory.catalog_text, catalog_, where);
+      unwrap_restored(catalog_, "hdf5");
+    } else {
+      unwrap_names(catalog_, "hdf5");
     }
-    unwrap_names(catalog_, "hdf5");
     validate(catalog_, path.string());
   }
 

@@ -219,6 +219,7 @@ PiecedCatalog read_archive(Storage& storage, const Path& path) {
   if (const auto text = own.find(kCatalogKey); text != own.end()) {
     restore_catalog(text->second, collector.parts.catalog,
                     fmt::format("{}: {}", path.string(), kCatalogKey));
+    collector.parts.has_own_names = true;
   }
   return std::move(collector.parts);
 }

@@ -35,10 +35,12 @@ void ClientValues::add(const std::string& key, const Json& value) {
     dropped.push_back(fmt::format("{}: UniShard uses this key itself", key));
   } else {
     const auto is_known = [&](const std::string& fqn) { return extras_.contains(fqn); };
-    Json kept = without_unwritable(Json{{key, with_plain_parts(value, key, is_known, notes_)}}, "",
-                                   dropped, write_none);
+    Json plain = {{key, with_plain_parts(value, key, is_known, notes_)}};
+    Constants taken = take_inline_tensors(plain), constants;
+    Json kept = without_unwritable(plain, "", dropped, write_none);
     Names names;
-    if (!kept.empty() && rename_tensors(kept.front(), key, names)) {
+    if (!kept.empty() && rename_tensors(kept.front(), key, names, taken, constants)) {
+      constants_.merge(constants);
       for (auto& [fqn, name] : names) {
         tensors_.emplace_back(extras_.at(fqn), name);
         named_.emplace(fqn, std::move(name));
@@ -53,11 +55,15 @@ void ClientValues::add(const std::string& key, const Json& value) {
     notes_.push_back(fmt::format("{} (it is in unishard.catalog only, not under its key)", line));
 }
 
-bool ClientValues::rename_tensors(Json& value, const std::string& path, Names& names) const {
+bool ClientValues::rename_tensors(Json& value, const std::string& path, Names& names,
+                                  Constants& taken, Constants& constants) const {
+  const auto rename = [&](Json& child, const std::string& at) {
+    return rename_tensors(child, at, names, taken, constants);
+  };
   const auto below = [&](std::string_view part) { return fmt::format("{}.{}", path, part); };
   const auto rename_all = [&](Json& list) {
     for (std::size_t i = 0; i < list.size(); ++i) {
-      if (!rename_tensors(list[i], below(std::to_string(i)), names)) return false;
+      if (!rename(list[i], below(std::to_string(i)))) return false;
     }
     return true;
   };
@@ -65,7 +71,12 @@ bool ClientValues::rename_tensors(Json& value, const std::string& path, Names& n
   if (!value.is_object()) return true;
   if (value.contains("$tensor")) {
     const auto fqn = value["$tensor"].get_ptr<const std::string*>();
-    if (fqn == nullptr || !extras_.contains(*fqn)) return false;
+    if (fqn == nullptr) return false;
+    if (auto constant = taken.extract(*fqn)) {
+      value["$tensor"] = path;
+      return constants.emplace(path, std::move(constant.mapped())).second;
+    }
+    if (!extras_.contains(*fqn)) return false;
     if (const auto known = named_.find(*fqn); known != named_.end()) {
       value["$tensor"] = known->second;
       return true;
@@ -78,7 +89,7 @@ bool ClientValues::rename_tensors(Json& value, const std::string& path, Names& n
   }
   if (!value.contains("$type")) {
     for (auto& [key, child] : value.items()) {
-      if (!rename_tensors(child, below(key), names)) return false;
+      if (!rename(child, below(key))) return false;
     }
     return true;
   }
@@ -87,8 +98,8 @@ bool ClientValues::rename_tensors(Json& value, const std::string& path, Names& n
   if (!value.contains("pairs") || !value["pairs"].is_array()) return false;
   return std::ranges::all_of(value["pairs"], [&](Json& pair) {
     if (!pair.is_array() || pair.size() != 2) return false;
-    if (pair[0].is_number_integer()) return rename_tensors(pair[1], below(pair[0].dump()), names);
-    return pair[0].is_string() && rename_tensors(pair[1], below(pair[0].get<std::string>()), names);
+    if (pair[0].is_number_integer()) return rename(pair[1], below(pair[0].dump()));
+    return pair[0].is_string() && rename(pair[1], below(pair[0].get<std::string>()));
   });
 }
 

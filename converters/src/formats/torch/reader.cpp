@@ -16,6 +16,7 @@
 #include "core/training_files.hpp"
 #include "formats/dcp/distributed_tensor.hpp"
 #include "formats/dcp/state_dict_source.hpp"
+#include "formats/torch/client_values.hpp"
 #include "formats/torch/own_file.hpp"
 #include "formats/torch/recorded_file.hpp"
 #include "formats/torch/training_file.hpp"
@@ -121,6 +122,7 @@ class Collector {
     for (const TensorInfo& tensor : catalog.tensors) paths.push_back(tensor.fqn);
     const std::vector<bool> known =
         restore_catalog(std::string(*text), catalog, where + ": unishard.catalog");
+    parts.has_own_names = true;
     changes = take_later_changes(scalars_, catalog);
     note_added(paths, known);
     for (std::size_t i = known.size(); i-- > 0;) {
@@ -161,13 +163,31 @@ class Collector {
       if (is_weight || !roles.contains(top(paths[i])))
         roles[top(paths[i])] = is_weight ? Role::Weight : Role::State;
     }
+    const torch::ClientValues values(parts.catalog);
     for (std::size_t i = 0; i < paths.size(); ++i) {
       if (known[i] || paths[i].ends_with(".step")) continue;
+      if (const auto kept = values.constants().find(paths[i]); kept != values.constants().end()) {
+        note_changed(kept->first, kept->second, i);
+        continue;
+      }
       const auto role = roles.find(top(paths[i]));
       parts.losses.push_back({role == roles.end() ? Role::ClientValue : role->second, paths[i],
                               "another program has added it to a file of UniShard's",
                               parts.catalog.tensors[i].shape});
     }
+  }
+
+  /// Says that another program has changed a tensor whose bytes the text has.
+  void note_changed(const std::string& path, const torch::InlineTensor& kept, std::size_t tensor) {
+    const TensorInfo& info = parts.catalog.tensors[tensor];
+    const auto& pieces = parts.pieces[tensor];
+    if (info.dtype == kept.dtype && info.shape == kept.shape &&
+        (pieces.empty() || pieces.front().view.read_all(torch::kInlineBytes) == kept.bytes))
+      return;
+    parts.losses.push_back({Role::ClientValue, path,
+                            "another program has changed it, and the value that UniShard wrote "
+                            "beside it counts",
+                            info.shape});
   }
 
   /// Keeps the class of the dict, and what else the tensors alone would not give again, for another

@@ -9,6 +9,7 @@
 #include "formats/torch/recorded_file.hpp"
 #include "formats/torch/training_layout.hpp"
 
+#include <algorithm>
 #include <memory>
 #include <utility>
 
@@ -40,16 +41,22 @@ dcp::StateDict read_training_file(Storage& storage, const TorchFile& file) {
     return described;
   };
   // The object numbers parameters: a copy of it would lose the names that the user's word gives.
+  // Copies of a tied weight are one tensor in a copy of it, which has the first of their names.
+  const auto would_rename = [](const dcp::StateDict& state, const dcp::Arrangement& arrangement) {
+    return state.assumes_model_order ||
+           std::ranges::any_of(arrangement.copies,
+                               [](const auto& copy) { return copy.first < copy.second; });
+  };
   builder.out.layout = [=](const dcp::StateDict& state, const dcp::Arrangement& arrangement) {
-    return state.assumes_model_order ? Json() : layout(state, arrangement);
+    return would_rename(state, arrangement) ? Json() : layout(state, arrangement);
   };
   builder.out.complete = [=](const dcp::StateDict& state, dcp::Arrangement& arrangement) {
     Json places = describe_arrangement(*object, state, arrangement);
-    std::string text = state.assumes_model_order
+    std::string text = would_rename(state, arrangement)
                            ? std::string()
                            : text_of_file(layout(state, arrangement), arrangement.catalog);
     if (!text.empty()) places[kTorchObject] = std::move(text);
-    arrangement.catalog.producer = {{kTorchArrangement, std::move(places)}};
+    arrangement.catalog.producer[std::string(kTorchArrangement)] = std::move(places);
   };
   return builder.finish(file.name());
 }

@@ -95,6 +95,10 @@ class Planner {
       is_placed_.insert(index);
       add_tensor(index, name);
     }
+    for (const auto& [name, tensor] : client_->constants()) {
+      is_unique_ = is_unique_ && !layout_.tensors.contains(name);
+      layout_.constants.emplace(name, tensor);
+    }
     notes = client_->notes();
   }
 
@@ -206,8 +210,8 @@ class Planner {
   }
   void add_tensor(std::size_t index, const std::string& name) {
     names_[index] = name;
-    is_unique_ =
-        layout_.tensors.emplace(name, index).second && !layout_.steps.contains(name) && is_unique_;
+    is_unique_ = layout_.tensors.emplace(name, index).second && !layout_.steps.contains(name) &&
+                 !layout_.constants.contains(name) && is_unique_;
   }
 
   Json model() {
@@ -252,7 +256,8 @@ class Planner {
     if (const Json step = scalars_.step(of.fqn); step.is_number_float()) {
       const std::string name = prefix + "step";
       is_unique_ = layout_.steps.emplace(name, step.get<float>()).second &&
-                   !layout_.tensors.contains(name) && is_unique_;
+                   !layout_.tensors.contains(name) && !layout_.constants.contains(name) &&
+                   is_unique_;
       members.push_back(pair("step", {{"$tensor", name}}));
     } else if (!step.is_null()) {
       members.push_back(pair("step", step));

@@ -5,6 +5,9 @@
 // them: {"catalog": text} as embedded_catalog.hpp writes it.
 #include "unishard/format/catalog.hpp"
 
+#include "containers/inline_tensors.hpp"
+
+#include <map>
 #include <string>
 #include <string_view>
 #include <unordered_map>
@@ -19,6 +22,7 @@ struct TrainingLayout {
   Json object;                                           ///< {"$tensor": name} represents a tensor
   std::unordered_map<std::string, std::size_t> tensors;  ///< name -> catalog tensor
   std::unordered_map<std::string, float> steps;          ///< name -> value of a float32 tensor
+  std::map<std::string, InlineTensor> constants;         ///< small tensors of the client state
 };
 /// Appends a line to `notes` for everything that has no place of its own in the object.
 TrainingLayout plan_training_layout(const Catalog& catalog, std::vector<std::string>& notes);

@@ -83,6 +83,8 @@ void write_training_state(const Catalog& catalog, ArchiveDraft& file,
   torch::write_json(file.pickle, layout.object, [&](PickleWriter& pickle, const std::string& name) {
     if (const auto step = layout.steps.find(name); step != layout.steps.end())
       return file.scalar(step->second);
+    if (const auto known = layout.constants.find(name); known != layout.constants.end())
+      return file.constant(known->second.dtype, known->second.shape, known->second.bytes);
     const auto tensor = layout.tensors.find(name);
     if (tensor == layout.tensors.end()) return pickle.none();
     file.tensor(tensor->second);

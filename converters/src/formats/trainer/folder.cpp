@@ -1,7 +1,13 @@
 #include "formats/trainer/folder.hpp"
 
+#include "unishard/converters/adapter_names.hpp"
+#include "unishard/format/error.hpp"
+
 #include "formats/safetensors/model_folder.hpp"
 #include "formats/torch/weight_index.hpp"
+
+#include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <array>
@@ -11,7 +17,19 @@ namespace unishard::converters::trainer {
 namespace {
 
 constexpr std::array<const char*, 2> kTorchModels = {"pytorch_model.bin", "adapter_model.bin"};
+constexpr std::array<const char*, 2> kModelConfigs = {"config.json", "adapter_config.json"};
 constexpr const char* kTorchIndex = "pytorch_model.bin.index.json";
+
+bool has_model(Storage& storage, const Path& folder) {
+  return has_torch_model(storage, folder) || safetensors::is_model_folder(storage, folder);
+}
+
+/// A Trainer's folder with the configuration of a model has lost its model where that is not there.
+bool has_model_or_config(Storage& storage, const Path& folder) {
+  return has_model(storage, folder) || std::ranges::any_of(kModelConfigs, [&](const char* name) {
+           return storage.kind(folder / name) == EntryKind::File;
+         });
+}
 
 }  // namespace
 
@@ -54,12 +72,43 @@ bool has_torch_model(Storage& storage, const Path& folder) {
          torch::has_shards(storage, folder);
 }
 
+std::vector<std::string> adapter_folders(Storage& storage, const Path& folder) {
+  std::vector<std::string> names;
+  for (const Entry& entry : storage.list(folder)) {
+    if (entry.kind != EntryKind::Directory) continue;
+    for (const std::string_view suffix : {".safetensors", ".bin"}) {
+      const Path file = folder / entry.name / fmt::format("{}{}", kAdapterStem, suffix);
+      if (storage.kind(file) != EntryKind::File) continue;
+      names.push_back(entry.name);
+      break;
+    }
+  }
+  std::ranges::sort(names);
+  return names;
+}
+
+Path model_folder(Storage& storage, const Path& folder) {
+  if (has_model_or_config(storage, folder)) return folder;
+  const std::vector<std::string> adapters = adapter_folders(storage, folder);
+  if (adapters.size() == 1) return folder / adapters.front();
+  if (adapters.empty()) return folder;
+  raise(ErrorCode::Unsupported,
+        fmt::format("{} holds the adapters {}, and does not tell which of them the optimizer has "
+                    "trained",
+                    folder.string(), fmt::join(adapters, ", ")),
+        fmt::format("name the folder of one for its weights, such as {}, or move the folders of "
+                    "the others away",
+                    (folder / adapters.front()).string()));
+}
+
 std::optional<Program> find_program(Storage& storage, const Path& folder) {
   if (storage.kind(folder) != EntryKind::Directory) return std::nullopt;
   for (const Program program : {Program::Trainer, Program::Accelerate}) {
     // What is no file is an error of the reader, and no model without an optimizer.
     if (storage.kind(folder / file_names(program).optimizer) == EntryKind::Missing) continue;
-    if (has_torch_model(storage, folder) || safetensors::is_model_folder(storage, folder))
+    if (has_model(storage, folder)) return program;
+    if (program == Program::Trainer && storage.kind(folder / kTrainerState) == EntryKind::File &&
+        !has_model_or_config(storage, folder) && !adapter_folders(storage, folder).empty())
       return program;
   }
   return std::nullopt;

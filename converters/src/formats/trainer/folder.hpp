@@ -29,6 +29,13 @@ inline constexpr std::string_view kTrainerState = "trainer_state.json";
 /// optimizer in files of their own.
 std::optional<Program> find_program(Storage& storage, const Path& folder);
 
+/// Returns the folder of the model: `folder`, or the one folder in it with an adapter that is not
+/// called "default", as PEFT saves it below a Trainer's checkpoint.
+/// Throws: Unsupported, naming them, where several have one and `folder` has none.
+Path model_folder(Storage& storage, const Path& folder);
+/// Returns the names of the folders in `folder` that hold an adapter.
+std::vector<std::string> adapter_folders(Storage& storage, const Path& folder);
+
 /// Returns the files that torch.save wrote of the model: pytorch_model.bin, whole or sharded, or
 /// adapter_model.bin; empty without any. `notes` receives a line when names alone join them.
 /// Throws: Corrupt, naming an index that cannot be read.

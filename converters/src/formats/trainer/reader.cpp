@@ -30,6 +30,7 @@
 #include "reading/model_type.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <iterator>
@@ -297,6 +298,14 @@ bool is_named(const Json& named, const Json& group, const std::set<std::string_v
          });
 }
 
+/// Whether an optimizer's group lists second names of tied weights, of which the file of a copy has
+/// the first.
+bool lists_second_names(const Json& group, const std::set<std::string_view>& second_names) {
+  return std::ranges::any_of(group["param_names"], [&](const Json& name) {
+    return name.is_string() && second_names.contains(name.get_ref<const std::string&>());
+  });
+}
+
 /// Adds the parameters' names to the groups of an optimizer, if the catalog has one for each.
 void list_names(Json& optimizer, const Catalog& catalog) {
   Json& groups = optimizer["param_groups"];
@@ -308,8 +317,11 @@ void list_names(Json& optimizer, const Catalog& catalog) {
   bool have_names = groups.is_array() && named.is_array() && groups.size() == named.size();
   for (std::size_t g = 0; have_names && g < groups.size(); ++g)
     have_names = is_named(named[g], groups[g], fqns);
+  std::set<std::string_view> seconds;
+  for (const Alias& alias : catalog.aliases) seconds.insert(alias.fqn);
   for (std::size_t g = 0; have_names && g < groups.size(); ++g) {
-    if (!groups[g].contains("param_names")) groups[g]["param_names"] = named[g]["params"];
+    if (!groups[g].contains("param_names") || lists_second_names(groups[g], seconds))
+      groups[g]["param_names"] = named[g]["params"];
   }
 }
 
@@ -373,21 +385,22 @@ class Reader {
         names_(file_names(program)),
         builder_(storage) {
     builder_.out.assumes_model_order = options.assume_model_order;
-    builder_.out.may_be_replica = true;
   }
 
   std::unique_ptr<Source> open() {
+    const Path weights = model_folder(storage_, folder_);
     const bool is_torch =
-        has_torch_model(storage_, folder_) && !safetensors::is_model_folder(storage_, folder_);
+        has_torch_model(storage_, weights) && !safetensors::is_model_folder(storage_, weights);
     const std::optional<std::string> config = model_config(storage_, folder_);
     const std::optional<std::string> type =
         config ? std::optional(model_type_of(*config)) : std::nullopt;
     const std::optional<TorchFile> states =
         dcp::open_state(storage_, builder_, folder_ / names_.optimizer, Role::Optimizer);
     const ModuleShapes shapes(type.value_or(""), states ? &*states : nullptr);
-    const ReadModel read = is_torch ? read_torch_model(storage_, folder_, builder_)
-                                    : read_safetensors(storage_, folder_, builder_, shapes);
+    const ReadModel read = is_torch ? read_torch_model(storage_, weights, builder_)
+                                    : read_safetensors(storage_, weights, builder_, shapes);
     read_ = read.files;
+    if (read.adapter_naming) take_adapters(weights);
     read_.emplace_back(names_.optimizer);
     if (states) read_optimizer(*states, is_torch);
     read_schedule();
@@ -398,13 +411,15 @@ class Reader {
     builder_.out.step = progress;
     builder_.out.producer = {{"library", names_.library}};
     const OrderSource order{is_torch, type, builder_.out.assumes_model_order};
-    // UniShard's own sink lists the names that it knows.
+    // UniShard's own sink lists the names that it knows, as the catalog has them.
     const bool is_ours = !text_.empty();
+    builder_.out.may_be_replica = !is_ours;
+    const bool is_undecided = !other_adapters_.empty() && !order.is_assumed;
     builder_.out.number_names = {
         .fit =
-            [order, is_ours, is_known = has_known_order()](const auto& parameters,
-                                                           const auto& model) {
-              if (is_ours) return std::optional<std::vector<std::string>>();
+            [order, has_names = is_ours || is_undecided, is_known = has_known_order()](
+                const auto& parameters, const auto& model) {
+              if (has_names) return std::optional<std::vector<std::string>>();
               return is_known
                          ? name_parameters(order, parameters, model)
                          : dcp::fit_different_shapes(parameters, model, parameters.numbers.size());
@@ -414,7 +429,13 @@ class Reader {
             "takes the model's parameters. If a script took them in another order, save "
             "with their names (get_state_dict)",
         .undecided =
-            [order](const auto& parameters, const auto& model) {
+            [order, is_undecided, others = other_adapters_](const auto& parameters,
+                                                            const auto& model) {
+              if (is_undecided)
+                return fmt::format(
+                    "the folder has the adapter {} too, which may be the one that was trained; "
+                    "--assume-model-order says that it is not",
+                    others);
               return undecided_hint(order, would_fit(order, parameters, model));
             }};
     const bool is_trainer = names_.format == file_names(Program::Trainer).format;
@@ -442,6 +463,22 @@ class Reader {
   }
 
  private:
+  /// Takes note of adapters in folders of their own. Nothing tells which of several was trained.
+  void take_adapters(const Path& model) {
+    std::vector<std::string> others = adapter_folders(storage_, folder_);
+    if (model == folder_) {
+      other_adapters_ = fmt::format("{}", fmt::join(others, ", "));
+      return;
+    }
+    const std::string name = model.filename().string();
+    read_.push_back(name);
+    builder_.out.remarks.push_back(
+        fmt::format("the adapter is called {} in the run, and its parameters have the name "
+                    "\"default\" here: a Trainer's folder has it at the top then, and resumes from "
+                    "there under any name",
+                    unishard::quote(name)));
+  }
+
   /// The Trainer makes the optimizer of the model's parameters in their order. Scripts with
   /// accelerate make their own.
   bool has_known_order() const {
@@ -530,15 +567,19 @@ class Reader {
   }
 
   void read_schedule() {
-    const Path path = folder_ / names_.scheduler;
-    if (storage_.kind(path) != EntryKind::File) return note_missing_schedule();
-    dcp::read_schedule_file(storage_, builder_, path);
+    const std::string_view of_trainer = file_names(Program::Trainer).scheduler;
+    for (const std::string_view name : {names_.scheduler, of_trainer}) {
+      if (storage_.kind(folder_ / name) == EntryKind::File)
+        return dcp::read_schedule_file(storage_, builder_, folder_ / name);
+    }
+    if (is_of_trainer() && storage_.kind(folder_ / names_.optimizer) == EntryKind::File)
+      missing_ = dcp::missing_schedule(of_trainer, names_.optimizer);
   }
 
-  void note_missing_schedule() {
-    const bool is_saved = names_.format == file_names(Program::Trainer).format &&
-                          storage_.kind(folder_ / names_.optimizer) == EntryKind::File;
-    if (is_saved) missing_ = dcp::missing_schedule(names_.scheduler, names_.optimizer);
+  /// Whether a Trainer saved. Under FSDP accelerate writes model and optimizer for it.
+  bool is_of_trainer() {
+    return names_.format == file_names(Program::Trainer).format ||
+           storage_.kind(folder_ / kTrainerState) == EntryKind::File;
   }
 
   Storage& storage_;
@@ -547,7 +588,8 @@ class Reader {
   StateDictBuilder builder_;
   std::vector<std::string> read_;  // names of files
   std::string text_;
-  std::string missing_;  ///< a remark on a schedule that is not there
+  std::string other_adapters_;  ///< beside the one that is the model
+  std::string missing_;         ///< a remark on a schedule that is not there
 };
 
 }  // namespace

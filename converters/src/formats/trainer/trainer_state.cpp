@@ -44,16 +44,21 @@ std::string strict_json(std::string_view text) {
 std::optional<std::int64_t> read_progress(Storage& storage, const Path& folder, Losses& losses) {
   const Path path = folder / kTrainerState;
   if (storage.kind(path) != EntryKind::File) return std::nullopt;
+  bool is_json = true;
   try {
-    const SortedJson state =
-        parse_sorted_json(strict_json(read_text(storage, path, kBytes)), path.string());
+    const std::string text = strict_json(read_text(storage, path, kBytes));
+    is_json = SortedJson::accept(text);
+    const SortedJson state = parse_sorted_json(text, path.string());
     if (state.is_object() && state.contains(kSteps) && state[kSteps].is_number_unsigned() &&
         std::in_range<std::int64_t>(state[kSteps].get<std::uint64_t>()))
       return state[kSteps].get<std::int64_t>();
     losses.push_back(
         {Role::Setting, std::string(kTrainerState), fmt::format("there is no {}", kSteps)});
   } catch (const Error& error) {
-    losses.push_back({Role::Setting, std::string(kTrainerState), error.what()});
+    losses.push_back({.role = Role::Setting,
+                      .name = std::string(kTrainerState),
+                      .why = error.what(),
+                      .is_broken = !is_json});
   }
   return std::nullopt;
 }

@@ -11,7 +11,7 @@
 namespace unishard::converters::trainer {
 
 /// Returns the steps done; nullopt without the file. Appends to `losses` a file that cannot be
-/// read.
+/// read. What is no JSON is broken: it is the last file of a save, which did not finish then.
 std::optional<std::int64_t> read_progress(Storage& storage, const Path& folder, Losses& losses);
 
 /// Returns whether one process wrote the checkpoint: several have states of random generators with

@@ -125,7 +125,6 @@ class Planner {
   /// The reader finds the parameters of the optimizer among the tensors of the model by their
   /// names. Throws: Unsupported when some of them are not there.
   void require_model_of_states() const {
-    if (model_.empty()) return;  // no names tell whose the states are
     std::vector<std::string> lonely;
     for (const auto& [fqn, states] : states_) {
       if (!model_.contains(fqn) && !dcp::is_numbered(fqn)) lonely.push_back(fqn);
@@ -208,19 +207,21 @@ class Planner {
                                [&](const auto& file) { return file.first == name; });
   }
 
-  /// The names that the model's file had, where they differ from the catalog's.
+  /// The names that the model's file had, where they differ from the catalog's. Of the names of a
+  /// tied weight it is the one by which the optimizer's parameter is found.
   void take_own_names() {
     constexpr std::string_view kBelow = "model.";
     std::map<std::pair<std::string, std::string>, std::string> own;
     for (const Json& row : options_.layout["tensors"]) {
       const auto& key = row[0].get_ref<const std::string&>();
-      if (key.starts_with(kBelow))
-        own.emplace(std::pair(row[2].get<std::string>(), row[3].get<std::string>()),
-                    key.substr(kBelow.size()));
+      if (!key.starts_with(kBelow)) continue;
+      const auto fqn = row[2].get<std::string>();
+      const auto [known, is_new] = own.try_emplace({fqn, row[3].get<std::string>()}, key);
+      if (!is_new && without_wrappers(key).ends_with("." + fqn)) known->second = key;
     }
     for (const TensorInfo& tensor : catalog_.tensors) {
       const auto found = own.find({tensor.fqn, std::string(tensor.state)});
-      if (found != own.end()) own_names_.emplace(tensor.fqn, found->second);
+      if (found != own.end()) own_names_.emplace(tensor.fqn, found->second.substr(kBelow.size()));
     }
   }
 
