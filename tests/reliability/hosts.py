@@ -161,7 +161,7 @@ class Cluster:
         return [*self.network.inside(where), self.unishard, "launch", "--ssh-config", self.root / "ssh", *map(str, options), "--", *map(str, program)]
 
     def environment(self):
-        return {**os.environ, "HOME": str(self.home), "NCCL_TEST": "passed on"}
+        return {**os.environ, "HOME": str(self.home), "NCCL_TEST": "passed on", "OPENBLAS_TEST": "products"}
 
     def start(self, options, program, where=0, **more):
         more.setdefault("stdout", subprocess.PIPE)
@@ -219,14 +219,14 @@ def variables_and_words(cluster):
     (cluster.work / ".deepspeed_env").write_text("# for all hosts\n\nFROM_FILE=a b $(touch pwned) 'c\n")
     (cluster.home / ".deepspeed_env").write_text("FROM_HOME=1\nFROM_FILE=of the home folder\n")
     script = ('echo "$RANK/$LOCAL_RANK/$WORLD_SIZE/$LOCAL_WORLD_SIZE/$GROUP_RANK/$CUDA_VISIBLE_DEVICES/$MASTER_ADDR'
-              '|$FROM_FILE|$FROM_HOME|$NCCL_TEST|$1|$PWD|$(ip -4 -o addr show dev eth0 | grep -o "10.213[^/]*")"; '
+              '|$FROM_FILE|$FROM_HOME|$NCCL_TEST|$OPENBLAS_TEST|$1|$PWD|$(ip -4 -o addr show dev eth0 | grep -o "10.213[^/]*")"; '
               '[ $((MASTER_PORT > 0)) = 1 ] || exit 9; echo "to the other stream" >&2')
     word = "a 'b' \"c\" ; touch pwned"
     logs = cluster.root / "logs"
     result = cluster.run(["--hostfile", cluster.hostfile(2, 1), "--log-dir", logs], ["bash", "-c", script, "bash", word])
     check(result.returncode == 0, f"status {result.returncode}: {result.stderr}")
     for rank, (local, size, group, devices, host) in enumerate([(0, 2, 0, "0,1", 1), (1, 2, 0, "0,1", 1), (0, 1, 1, "0", 2)]):
-        line = (f"{rank}/{local}/3/{size}/{group}/{devices}/{cluster.network.address(1)}|a b $(touch pwned) 'c|1|passed on|{word}|"
+        line = (f"{rank}/{local}/3/{size}/{group}/{devices}/{cluster.network.address(1)}|a b $(touch pwned) 'c|1|passed on|products|{word}|"
                 f"{cluster.work}|{cluster.network.address(host)}")
         check(f"[rank {rank}] {line}\n" in result.stdout, f"rank {rank}: {result.stdout}, not {line}")
         check(f"[rank {rank}] to the other stream\n" in result.stderr, result.stderr)

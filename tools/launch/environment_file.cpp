@@ -19,8 +19,11 @@ namespace {
 
 constexpr std::string_view kAroundValues = " \t\r";
 constexpr std::size_t kFileBytesMax = std::size_t{1} << 20;
-constexpr std::array<std::string_view, 9> kSharedNames = {
-    "NCCL", "GLOO_", "TORCH_", "OMP_", "UCX", "MV2", "MLFLOW", "PYTHON", "UNISHARD_"};
+/// Among them are those that choose how matrix products are computed: with others on some hosts,
+/// the bits of a run would depend on where its ranks are.
+constexpr std::array kSharedNames = std::to_array<std::string_view>(
+    {"NCCL", "GLOO_", "TORCH_", "OMP_", "OPENBLAS_", "MKL_", "CUBLAS_", "ATEN_", "UCX", "MV2",
+     "MLFLOW", "PYTHON", "UNISHARD_"});
 
 bool is_variable_name(std::string_view name) {
   const auto is_letter = [](char c) {

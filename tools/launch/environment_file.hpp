@@ -22,7 +22,8 @@ Variables parse_environment_file(std::string_view text, std::string_view path);
 Variables read_environment_files(const EnvironmentLookup& lookup);
 
 /// Returns the variables of this process that every host gets: those of NCCL, Gloo, LibTorch,
-/// OpenMP, UCX, MVAPICH, MLflow, Python and UniShard, by the first letters of their names.
+/// OpenMP, the libraries of matrix products, UCX, MVAPICH, MLflow, Python and UniShard, by the
+/// first letters of their names.
 Variables shared_variables();
 
 /// Reads a small text file; nullopt when it is not there.
