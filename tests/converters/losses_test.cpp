@@ -345,6 +345,18 @@ TEST_F(ReadFile, TheAverageOfTheWeightsIsNotTheModel) {
   EXPECT_EQ(loss_labels(convert(*source, "torch")->catalog()), loss_labels(source->catalog()));
 }
 
+/// A file of weights of DistributedDataParallel, and the copy of it, whose catalog names them.
+TEST_F(ReadFile, AReplicasFileOfWeightsIsReadAlikeFromItsCopies) {
+  const auto source = open({{"module.w", tensor("a")}, {"module.v", tensor("n")}});
+  const auto expected = loss_labels(source->catalog());
+  ASSERT_EQ(expected, (std::vector<std::string>{"v weights", "w weights"}));
+  for (const char* format : {"safetensors", "torch", "npz", "hdf5", "gguf"}) {
+    const auto copy = convert(*source, format);
+    EXPECT_EQ(loss_labels(copy->catalog()), expected) << format;
+    EXPECT_EQ(loss_labels(convert(*copy, format)->catalog()), expected) << format;
+  }
+}
+
 TEST_F(ReadFile, ASmallTensorOfTheClientStateIsUnderItsKeyInATorchFile) {
   const auto source =
       open({{"model", {{"x", tensor("a")}}},

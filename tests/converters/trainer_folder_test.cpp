@@ -666,6 +666,27 @@ TEST_F(TrainerFolder, OfATiedWeightHasItsTrainedNameAndItsStates) {
   }
 }
 
+/// As DistributedDataParallel names them: the copy has the names of the files, too.
+TEST_F(TrainerFolder, OfAReplicaIsReadAlikeFromItsCopy) {
+  const Made two{DType::Float32, {2}, {1, 2}};
+  for (const char* optimizer : {"optimizer.bin", "optimizer.pt"}) {
+    const Path folder = temp_.path() / optimizer;
+    fs::create_directory(folder);
+    save_torch(folder / "pytorch_model.bin",
+               {{"module.a.weight", tensor("a")}, {"module.z.weight", tensor("z")}},
+               {{"a", two}, {"z", two}});
+    save_torch(folder / optimizer,
+               {{"state", with_number_keys({{"momentum_buffer", tensor("m")}})},
+                {"param_groups", Json::array({{{"lr", 0.5}, {"params", {0, 1}}}})}},
+               {{"m", two}});
+    const auto source = open_source(posix_storage(), folder);
+    EXPECT_THAT(tensor_labels(source->catalog()),
+                testing::Contains(testing::StartsWith("a.weight ")));
+    const auto copy = copy_of(*source, folder.string() + "-copy", source->layout());
+    expect_same_tensors(*source, *copy);
+  }
+}
+
 /// pytorch_model.bin has the order of the parameters, and the file of the copy sorts them.
 TEST_F(TrainerFolder, WithAModelInOrderKeepsTheNamesOfItsStates) {
   const Path folder = temp_.path() / "ordered";

@@ -44,6 +44,7 @@ class SafetensorsSource final : public Source {
       const bool says_more = metadata_.size() > metadata_.count("format");
       if (says_more) record_metadata();
       record_sub_bytes();
+      unwrap_restored(catalog_, "safetensors");
       return;
     }
     take_aliases();
