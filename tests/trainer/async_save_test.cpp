@@ -146,12 +146,12 @@ std::vector<Run> runs() {
   return all;
 }
 
-/// The copy is late: it begins when the next step is computed. The update waits for it.
-TEST_P(WhileTrainingGoesOn, TheStateIsCopiedWhileTheNextStepIsComputed) {
-  const TempDir folder;
-  const auto [world, stage, compute] = GetParam();
-  const Config config = small_config(stage, compute);
-  run_threads(world, [&](Communicator& communicator) {
+/// Saves step 1 as "sync" and then as "async", whose copy begins when the gate opens. Calls
+/// body(engine, model, gate) while that save is under way.
+template <class Body>
+void save_with_a_late_copy(const Run& run, const Path& folder, const Body& body) {
+  const Config config = small_config(run.stage, run.compute);
+  run_threads(run.world, [&](Communicator& communicator) {
     Gate gate;
     const auto runtime = make_host_runtime({.before_work = [&](std::string_view name) {
       if (name == "copy for a save") gate.pass(1);
@@ -159,49 +159,46 @@ TEST_P(WhileTrainingGoesOn, TheStateIsCopiedWhileTheNextStepIsComputed) {
     SmallModel model = build(placement_for(config, communicator));
     Engine engine(model.ptr(), communicator, config, {.runtime = runtime.get()});
     step(engine, model);
-    engine.save_checkpoint({.folder = folder.path(), .tag = "sync"});
+    engine.save_checkpoint({.folder = folder, .tag = "sync"});
     const SaveHandle save =
-        engine.save_checkpoint({.folder = folder.path(), .tag = "async", .asynchronous = true});
-    engine.train_batch([&](const MicroBatch& batch) {
-      gate.open(1);
-      return model->loss(batch);
-    });
+        engine.save_checkpoint({.folder = folder, .tag = "async", .asynchronous = true});
+    body(engine, model, gate);
     save.wait();
   });
+}
+
+/// The copy begins when the next step is computed. The update waits for it.
+TEST_P(WhileTrainingGoesOn, TheStateIsCopiedWhileTheNextStepIsComputed) {
+  const TempDir folder;
+  save_with_a_late_copy(GetParam(), folder.path(),
+                        [](Engine& engine, SmallModel& model, Gate& gate) {
+                          engine.train_batch([&](const MicroBatch& batch) {
+                            gate.open(1);
+                            return model->loss(batch);
+                          });
+                        });
   EXPECT_EQ(identity_of(folder.path() / "async"), identity_of(folder.path() / "sync"));
 }
 
-/// The copy is late; weights that the program changes meanwhile, and what follows from them in the
-/// training state, are saved as they were when the save began.
+/// Weights that the program changes meanwhile, and what follows from them in the training state,
+/// are saved as they were when the save began.
 TEST_P(WhileTrainingGoesOn, WhatTheProgramChangesMeanwhileIsSavedAsItWas) {
   const TempDir folder;
-  const auto [world, stage, compute] = GetParam();
-  const Config config = small_config(stage, compute);
-  run_threads(world, [&](Communicator& communicator) {
-    Gate gate;
-    const auto runtime = make_host_runtime({.before_work = [&](std::string_view name) {
-      if (name == "copy for a save") gate.pass(1);
-    }});
-    SmallModel model = build(placement_for(config, communicator));
-    Engine engine(model.ptr(), communicator, config, {.runtime = runtime.get()});
-    step(engine, model);
-    engine.save_checkpoint({.folder = folder.path(), .tag = "sync"});
-    const SaveHandle save =
-        engine.save_checkpoint({.folder = folder.path(), .tag = "async", .asynchronous = true});
-    const torch::NoGradGuard no_grad;
-    if (stage < 3) model->blocks[1]->up->weight.add_(1);
-    const std::jthread late([&] {
-      std::this_thread::sleep_for(std::chrono::milliseconds(20));
-      gate.open(1);
-    });
-    {
-      GatheredScope gathered(engine);
-      model->blocks[0]->up->weight.mul_(2);
-      gathered.write_back(0);
-    }
-    save.wait();
-    engine.save_checkpoint({.folder = folder.path(), .tag = "changed"});
-  });
+  save_with_a_late_copy(GetParam(), folder.path(),
+                        [&](Engine& engine, SmallModel& model, Gate& gate) {
+                          const torch::NoGradGuard no_grad;
+                          if (GetParam().stage < 3) model->blocks[1]->up->weight.add_(1);
+                          const std::jthread late([&] {
+                            std::this_thread::sleep_for(std::chrono::milliseconds(20));
+                            gate.open(1);
+                          });
+                          {
+                            GatheredScope gathered(engine);
+                            model->blocks[0]->up->weight.mul_(2);
+                            gathered.write_back(0);
+                          }
+                          engine.save_checkpoint({.folder = folder.path(), .tag = "changed"});
+                        });
   const std::string expected = identity_of(folder.path() / "sync");
   EXPECT_EQ(identity_of(folder.path() / "async"), expected);
   EXPECT_NE(identity_of(folder.path() / "changed"), expected);
