@@ -120,10 +120,13 @@ TEST(ParameterGroups, AGroupThatDoesNotExistIsAnError) {
   EXPECT_EQ(error.code(), ErrorCode::InvalidArgument);
 }
 
-/// Counts what a rank sends over the engine's own group. Tensors go over a duplicate of it.
+/// Counts what a rank sends over the engine's own group, and what it gives to the sums of
+/// gradients, which go over a duplicate of it.
 class CountedCommunicator final : public Communicator {
  public:
   explicit CountedCommunicator(Communicator& group) : group_(group) {}
+  CountedCommunicator(std::unique_ptr<Communicator> group, std::shared_ptr<std::uint64_t> summed)
+      : own_(std::move(group)), group_(*own_), summed_(std::move(summed)) {}
   std::uint32_t rank() const override { return group_.rank(); }
   std::uint32_t size() const override { return group_.size(); }
   WorkPtr all_gather(std::span<std::byte> out, std::span<const std::byte> in) override {
@@ -133,6 +136,7 @@ class CountedCommunicator final : public Communicator {
   WorkPtr reduce_scatter_fold(std::span<float> sums, DType dtype,
                               std::span<const std::byte> in) override {
     ++messages;
+    *summed_ += in.size();
     return group_.reduce_scatter_fold(sums, dtype, in);
   }
   WorkPtr broadcast(std::span<std::byte> bytes, std::uint32_t root) override {
@@ -143,45 +147,19 @@ class CountedCommunicator final : public Communicator {
     ++messages;
     group_.barrier();
   }
-  std::unique_ptr<Communicator> duplicate() override { return group_.duplicate(); }
-
-  int messages = 0;
-
- private:
-  Communicator& group_;
-};
-
-/// Counts what a rank gives to the sums of gradients, which go over a duplicate of the engine's
-/// group.
-class CountedSums final : public Communicator {
- public:
-  explicit CountedSums(Communicator& group) : group_(group) {}
-  CountedSums(std::unique_ptr<Communicator> group, std::shared_ptr<std::uint64_t> bytes)
-      : own_(std::move(group)), group_(*own_), bytes_(std::move(bytes)) {}
-  std::uint32_t rank() const override { return group_.rank(); }
-  std::uint32_t size() const override { return group_.size(); }
-  WorkPtr all_gather(std::span<std::byte> out, std::span<const std::byte> in) override {
-    return group_.all_gather(out, in);
-  }
-  WorkPtr reduce_scatter_fold(std::span<float> sums, DType dtype,
-                              std::span<const std::byte> in) override {
-    *bytes_ += in.size();
-    return group_.reduce_scatter_fold(sums, dtype, in);
-  }
-  WorkPtr broadcast(std::span<std::byte> bytes, std::uint32_t root) override {
-    return group_.broadcast(bytes, root);
-  }
-  void barrier() override { group_.barrier(); }
   std::unique_ptr<Communicator> duplicate() override {
-    return std::make_unique<CountedSums>(group_.duplicate(), bytes_);
+    return std::make_unique<CountedCommunicator>(group_.duplicate(), summed_);
   }
 
-  std::uint64_t bytes() const { return *bytes_; }
+  /// Bytes that this rank gave to sums, over this group and its duplicates.
+  std::uint64_t summed_bytes() const { return *summed_; }
+
+  int messages = 0;  ///< over this group alone
 
  private:
-  std::unique_ptr<Communicator> own_;
+  std::unique_ptr<Communicator> own_;  ///< null where another owns the group
   Communicator& group_;
-  std::shared_ptr<std::uint64_t> bytes_ = std::make_shared<std::uint64_t>(0);
+  std::shared_ptr<std::uint64_t> summed_ = std::make_shared<std::uint64_t>(0);
 };
 
 std::uint64_t trained_elements() {
@@ -202,18 +180,18 @@ TEST(Engine, GradientsCrossOnceInTheirOwnType) {
   for (const std::int64_t accumulation : {1, 3}) {
     for (const std::uint32_t stage : {0u, 1u, 2u, 3u}) {
       run_threads(2, [&](Communicator& group) {
-        CountedSums counted(group);
+        CountedCommunicator counted(group);
         Config config = small_config(stage, DType::BFloat16);
         config.batch = {.train = 4 * accumulation, .micro = 2, .accumulation = {}};
         SmallModel model = build(placement_for(config, counted));
         Engine engine(model.ptr(), counted, config);
-        const std::uint64_t before = counted.bytes();
+        const std::uint64_t before = counted.summed_bytes();
         step(engine, model);
         const bool sums_on_the_rank = stage < 2 && accumulation > 1;
         const std::uint64_t times = stage < 2 ? 1 : static_cast<std::uint64_t>(accumulation);
         const std::uint64_t expected = elements * (sums_on_the_rank ? 4 : 2) * times;
-        EXPECT_GE(counted.bytes() - before, expected) << stage;
-        EXPECT_LT(counted.bytes() - before, expected * 3 / 2) << stage;  // units are padded
+        EXPECT_GE(counted.summed_bytes() - before, expected) << stage;
+        EXPECT_LT(counted.summed_bytes() - before, expected * 3 / 2) << stage;  // units are padded
       });
     }
   }
