@@ -427,9 +427,9 @@ TEST_F(TrainGpt, ARepeatedTerminationLeavesTheTimeToSave) {
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
 /// The memory of OpenBLAS is there before that of the model, for it asks for ever.
 TEST_F(TrainGpt, TooLittleMemoryIsAnErrorThatSaysWhatWouldNeedLess) {
-  std::string words = "ulimit -d 450000; exec";
-  for (const std::string& word :
-       of_model("nano", {"--steps", "1", "--layers", "24", "--width", "768", "--heads", "6"}))
+  std::string words = "ulimit -s 1024; ulimit -d 500000; exec";
+  for (const std::string& word : of_model("nano", {"--steps", "1", "--layers", "24", "--width",
+                                                   "768", "--heads", "6", "--threads", "1"}))
     words += " '" + word + "'";
   const ProcessResult result = run({"/bin/sh", "-c", words});
   EXPECT_EQ(result.status, 3) << result.err;
