@@ -1,6 +1,8 @@
 #include "memory_advice.hpp"
 
+#include "unishard/trainer/batch_plan.hpp"
 #include "unishard/trainer/memory_plan.hpp"
+#include "unishard/trainer/model_activations.hpp"
 #include "unishard/trainer/model_flops.hpp"
 
 #include <fmt/format.h>
@@ -67,44 +69,59 @@ std::string needs_text(const std::vector<PlannedMemory>& parts, bool computes_on
   return text;
 }
 
-PlannedModel size_in_run(const ModelConfig& model, std::uint32_t world_size,
-                         bool computes_on_host) {
-  PlannedModel size = size_of(model);
-  size.world_size = world_size;
-  size.computes_on_host = computes_on_host;
+PlannedModel size_in_run(const RunSize& run) {
+  PlannedModel size = size_of(run.model);
+  size.world_size = run.world_size;
+  size.computes_on_host = run.computes_on_host;
   return size;
+}
+
+std::int64_t activations_of(const RunSize& run) {
+  return activation_bytes(run.model, {.samples = plan_batch(run.config.batch, run.world_size).micro,
+                                      .tokens = run.context,
+                                      .compute = run.config.compute,
+                                      .recomputes = run.config.activation_checkpointing.has_value(),
+                                      .on_cuda = !run.computes_on_host});
 }
 
 }  // namespace
 
-std::string memory_advice(const Config& config, const ModelConfig& model, std::uint32_t world_size,
-                          bool computes_on_host) {
-  const PlannedModel size = size_in_run(model, world_size, computes_on_host);
-  const auto now = plan_memory(config, size);
-  std::string text =
-      fmt::format("the training state of a rank takes about {}, activations not counted",
-                  needs_text(now, computes_on_host));
+RunSize run_size(const Options& options, std::uint32_t world_size, bool computes_on_host) {
+  return {.config = options.config,
+          .model = options.model,
+          .context = options.context,
+          .world_size = world_size,
+          .computes_on_host = computes_on_host};
+}
+
+std::string memory_advice(const RunSize& run) {
+  const PlannedModel size = size_in_run(run);
+  const auto now = plan_memory(run.config, size);
+  std::string text = fmt::format(
+      "the training state of a rank takes about {}, and the activations of a "
+      "micro-batch {}",
+      needs_text(now, run.computes_on_host), gigabytes(activations_of(run)));
   std::int64_t least = planned_bytes(now, Device);
   for (const Remedy& remedy : kRemedies) {
-    Config other = config;
+    Config other = run.config;
     other.stage = remedy.stage;
     other.offload_optimizer.residence = remedy.optimizer;
     other.offload_param.residence = remedy.parameters;
     const auto parts = plan_memory(other, size);
     if (planned_bytes(parts, Device) >= least - least / 20) continue;
     least = planned_bytes(parts, Device);
-    text += fmt::format("; {} would need {}", remedy.words, needs_text(parts, computes_on_host));
+    text +=
+        fmt::format("; {} would need {}", remedy.words, needs_text(parts, run.computes_on_host));
   }
   return text +
          "; a smaller micro-batch, recomputation (activation_checkpointing) and more ranks "
          "need less, too";
 }
 
-std::string files_advice(const Config& config, const ModelConfig& model, std::uint32_t world_size,
-                         bool computes_on_host) {
-  const PlannedModel size = size_in_run(model, world_size, computes_on_host);
+std::string files_advice(const RunSize& run) {
+  const PlannedModel size = size_in_run(run);
   const auto in_files = [&](bool ahead) {
-    Config other = config;
+    Config other = run.config;
     other.offload_optimizer.super_offload = ahead;
     return planned_bytes(plan_memory(other, size), File);
   };
@@ -114,6 +131,21 @@ std::string files_advice(const Config& config, const ModelConfig& model, std::ui
       fmt::format("the training state of a rank takes about {} in files", gigabytes(least));
   if (ahead > least) text += fmt::format(" (with \"super_offload\": true {})", gigabytes(ahead));
   return text;
+}
+
+std::string planned_memory(const RunSize& run, std::int64_t staging, double program) {
+  const auto parts = plan_memory(run.config, size_in_run(run));
+  const auto megabytes = [](std::int64_t bytes) { return static_cast<double>(bytes) / 1e6; };
+  const double device = megabytes(planned_bytes(parts, Device));
+  const double host = megabytes(planned_bytes(parts, Host));
+  const double activations = megabytes(activations_of(run));
+  const double copies = megabytes(staging);
+  std::string text = fmt::format("memory planned for a rank: state {:.2f} MB, activations {:.2f}",
+                                 run.computes_on_host ? device + host : device, activations);
+  if (!run.computes_on_host) text += fmt::format("; on the host state {:.2f} MB", host);
+  return text + fmt::format(
+                    ", staging {:.2f}; program itself {:.0f} MB, process {:.0f}\n", copies, program,
+                    program + host + copies + (run.computes_on_host ? device + activations : 0));
 }
 
 }  // namespace train_gpt

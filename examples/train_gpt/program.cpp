@@ -47,11 +47,9 @@ int run_program(int argc, char** argv, const SaveProbe& probe) {
     if (options && options->prints_config) {
       if (environment.rank == 0) say(config_text(options->config, environment.world_size));
     } else if (options) {
-      const bool computes_on_host = options->device == DeviceChoice::Cpu;
-      hints = {.memory = memory_advice(options->config, options->model, environment.world_size,
-                                       computes_on_host),
-               .files = files_advice(options->config, options->model, environment.world_size,
-                                     computes_on_host)};
+      const RunSize size =
+          run_size(*options, environment.world_size, options->device == DeviceChoice::Cpu);
+      hints = {.memory = memory_advice(size), .files = files_advice(size)};
       require_threads(options->threads);
       at::set_num_threads(options->threads);
       prepare_products(options->threads);

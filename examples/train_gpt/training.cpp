@@ -16,6 +16,7 @@
 #include "config_options.hpp"
 #include "console.hpp"
 #include "device.hpp"
+#include "memory_advice.hpp"
 #include "monitors.hpp"
 #include "profile.hpp"
 #include "run_identity.hpp"
@@ -161,6 +162,7 @@ class Training {
         runtime_(
             make_runtime(options, environment, communicator,
                          options.trace.empty() && options.profile.empty() ? nullptr : &trace_)),
+        program_megabytes_(process_megabytes("VmRSS")),
         model_(build_model(options, communicator, runtime_->device())),
         engine_(model_, communicator, options.config, engine_options(environment)),
         saves_(options, engine_, communicator, identity_) {
@@ -231,7 +233,7 @@ class Training {
     if (stopped && is_first())
       say(fmt::format("stopped by a signal after step {}\n", engine_.global_steps()));
     if (is_first()) print_skipped_steps(engine_);
-    if (options_.report_memory) print_memory(engine_, communicator_);
+    if (options_.report_memory) report_memory();
     if (is_first() && model_->recompute()) print_recompute(model_->recompute()->stats());
     profile.finish();
     write_trace();
@@ -248,6 +250,14 @@ class Training {
       if (error.code() == ErrorCode::NotFinite) report_save();
       throw;
     }
+  }
+
+  void report_memory() {
+    print_memory(engine_, communicator_);
+    const bool on_host = runtime_->device().is_cpu();
+    if (is_first())
+      say(planned_memory(run_size(options_, communicator_.size(), on_host),
+                         engine_.memory().staging, program_megabytes_));
   }
 
   /// What the configuration asks for beside the line of a step. Collective.
@@ -404,6 +414,7 @@ class Training {
   Trace trace_;
   std::unique_ptr<Runtime> runtime_;
   BatchCopies copies_{runtime_->device()};
+  double program_megabytes_;  ///< of the process without a model
   std::shared_ptr<CausalLanguageModel> model_;
   Engine engine_;
   Saves saves_;

@@ -16,6 +16,7 @@
 #include <chrono>
 #include <cmath>
 #include <csignal>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -425,6 +426,28 @@ TEST_F(TrainGpt, ARepeatedTerminationLeavesTheTimeToSave) {
 }
 
 #if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+/// Gradients in files wait while activations become fewer, so the plan of them is an upper bound.
+TEST_F(TrainGpt, AProcessHasThePlannedMemoryAtItsPeak) {
+  const std::string files = fmt::format(
+      R"("offload_optimizer": {{"device": "nvme", "nvme_path": "{}"}})", folder_.path().string());
+  const std::string stage0 = R"("stage": 0)", stage3 = R"("stage": 3)";
+  for (const auto& [zero, share] : std::vector<std::pair<std::string, double>>{
+           {stage0, 0.1}, {stage3, 0.1}, {R"("stage": 2, )" + files, 0.2}}) {
+    configure(R"(, "bf16": {"enabled": true}, "zero_optimization": {)" + zero + "}");
+    const ProcessResult result = run(of_model(
+        "nano", {"--steps", "1", "--layers", "8", "--width", "512", "--heads", "8", "--context",
+                 "256", "--batch", "2", "--micro-batch", "2", "--report-memory"}));
+    ASSERT_EQ(result.status, 0) << result.err;
+    const auto number_after = [&](const std::string& words) {
+      const auto found = result.out.rfind(words);
+      EXPECT_NE(found, std::string::npos) << result.out;
+      return std::strtod(result.out.c_str() + found + words.size(), nullptr);
+    };
+    const double peak = number_after("(peak "), planned = number_after("MB, process ");
+    EXPECT_NEAR(planned, peak, share * peak) << zero << "\n" << result.out;
+  }
+}
+
 /// The memory of OpenBLAS is there before that of the model, for it asks for ever.
 TEST_F(TrainGpt, TooLittleMemoryIsAnErrorThatSaysWhatWouldNeedLess) {
   std::string words = "ulimit -s 1024; ulimit -d 500000; exec";

@@ -69,12 +69,21 @@ class Planner {
            (model_.computes_on_host || offloads_optimizer() == offloads_parameters());
   }
 
+  /// Returns how many elements a rank alone computes with where they are kept.
+  std::int64_t borrowed() const {
+    if (model_.world_size > 1 || is_both()) return 0;
+    const OffloadParam& offload = config_.offload_param;
+    if (offload.residence == Residence::File)
+      return model_.computes_on_host ? std::min(shard_, offload.max_in_cpu) : 0;
+    return place(offload.residence) == Residence::Device ? shard_ : 0;
+  }
+
   void parameters() {
     if (config_.stage < 3)
       return add("parameters", Residence::Device, weight_bytes_ * model_.parameters);
     const std::int64_t live = std::max(config_.zero.max_live_parameters, 2 * model_.largest_unit);
     add("gathered parameters", Residence::Device,
-        weight_bytes_ * std::min(model_.parameters, live));
+        weight_bytes_ * std::min(model_.parameters - borrowed(), live));
     if (!is_both()) parameter_shard("shards of parameters", weight_bytes_);
   }
 

@@ -53,14 +53,11 @@ at::Tensor all_before(const at::Tensor& q) {
 
 #if TORCH_VERSION_MAJOR >= 2
 
-/// Only CUDA's kernels have dropout. For other devices LibTorch would build the matrix too, with
-/// masks of the default generator instead of the unit's.
-bool is_fused(const at::Tensor& q, double p) { return p == 0 || q.is_cuda(); }
-
 /// Without `visible`, every query attends to all before it.
 at::Tensor attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v,
                   const std::optional<at::Tensor>& visible, double p) {
-  if (!is_fused(q, p)) return explicit_attention(q, k, v, visible ? *visible : all_before(q), p);
+  if (!has_fused_attention(q.is_cuda(), p))
+    return explicit_attention(q, k, v, visible ? *visible : all_before(q), p);
   return at::scaled_dot_product_attention(q, k, v, visible, p, /*is_causal=*/!visible);
 }
 
@@ -116,6 +113,16 @@ at::Tensor windowed_attention(const at::Tensor& q, const at::Tensor& k, const at
 }
 
 }  // namespace
+
+/// Only CUDA's kernels have dropout. For other devices LibTorch would build the matrix too, with
+/// masks of the default generator instead of the unit's.
+bool has_fused_attention([[maybe_unused]] bool on_cuda, [[maybe_unused]] double dropout) {
+#if TORCH_VERSION_MAJOR >= 2
+  return dropout == 0 || on_cuda;
+#else
+  return false;
+#endif
+}
 
 at::Tensor causal_attention(const at::Tensor& queries, const at::Tensor& keys,
                             const at::Tensor& values, const AttentionOptions& options) {

@@ -12,6 +12,9 @@ struct AttentionOptions {
   double dropout = 0;       ///< of the attention weights
 };
 
+/// Returns true where no matrix of all weights is built, if there is no window.
+bool has_fused_attention(bool on_cuda, double dropout);
+
 /// Maps queries [batch, heads, time, head width] and keys and values [batch, kv heads, time, head
 /// width] to values for each query. Query head i uses key head i / (heads / kv heads).
 /// Complexity: where a kernel is fused, memory grows with time and not with its square; with a
