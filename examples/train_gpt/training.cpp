@@ -65,6 +65,9 @@ void require_own_output(const std::string& path, std::string_view start, const c
 constexpr std::uint32_t kStops = 1;  ///< it has received a signal
 constexpr std::uint32_t kSaves = 2;  ///< its last save is under way
 
+constexpr const char* kSignalNotice =
+    "train_gpt: note: a signal ends the run when the present step is done, and saved with --save\n";
+
 /// Also true for an empty file, and for what is no regular file.
 bool ends_with_a_line(const std::string& path) {
   if (posix_storage().kind(path) != EntryKind::File) return true;
@@ -156,6 +159,7 @@ class Training {
       : options_(options),
         communicator_(communicator),
         probe_(std::move(probe)),
+        says_signals_(environment.local_rank == 0),
         tokens_(posix_storage(), options.data, static_cast<std::uint64_t>(options.context),
                 options.tokens),
         identity_(run_identity(options, tokens_)),
@@ -200,7 +204,7 @@ class Training {
     const SampleOrder order(tokens_.samples(), engine_.shuffle_seed());
     const auto loss = [&](const MicroBatch& batch) { return model_->loss(windows(order, batch)); };
     // Until the process ends, because a signal must not change the status of a complete run.
-    static const Interrupt& interrupt = *new Interrupt;
+    static const Interrupt& interrupt = *new Interrupt(says_signals_ ? kSignalNotice : nullptr);
     interrupt_ = &interrupt;
     StepPrinter printer(options_.steps, options_.config.steps_per_print, tokens_per_step());
     StepProfile profile(options_, *runtime_, trace_, communicator_);
@@ -406,6 +410,7 @@ class Training {
   const Options& options_;
   Communicator& communicator_;
   SaveProbe probe_;
+  bool says_signals_;  ///< one rank of each host does
   int save_count_ = 0;
   StepTimes times_;                   ///< of the last step, with wall_clock_breakdown
   converters::ResumeDecision start_;  ///< as rank 0 knows it, or each rank of its node

@@ -642,6 +642,7 @@ TEST_F(TrainGpt, SigtermWhileASaveIsUnderWayWaitsForItAndSavesAgain) {
   ranks[0].signal(SIGTERM);
   const auto results = ranks.wait();
   for (const auto& result : results) EXPECT_EQ(result.status, 0) << result.err;
+  EXPECT_THAT(results[0].err, testing::HasSubstr("a signal ends the run when the present step"));
   const auto tags = list_tags(posix_storage(), path("c"));
   EXPECT_EQ(tags.size(), 3u);
   for (const TagEntry& tag : tags) EXPECT_TRUE(tag.problem.empty()) << tag.problem;

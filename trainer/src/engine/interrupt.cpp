@@ -1,8 +1,10 @@
 #include "unishard/trainer/interrupt.hpp"
 
-#include "comm/operation_scope.hpp"
+#include <unistd.h>
 
+#include <cerrno>
 #include <csignal>
+#include <cstring>
 #include <ctime>
 
 namespace unishard::trainer {
@@ -14,6 +16,7 @@ constexpr std::time_t kSameSignalSeconds = 2;
 
 volatile std::sig_atomic_t was_asked = 0;
 volatile std::time_t asked_at = 0;
+const char* volatile notice_of_signal = nullptr;
 struct sigaction former_term, former_int, former_hup;
 
 std::time_t now() {
@@ -22,10 +25,20 @@ std::time_t now() {
   return time.tv_sec;
 }
 
+/// Only what is safe in a signal handler. A notice that cannot be written is left out.
+void write_notice() {
+  const char* const notice = notice_of_signal;
+  if (!notice) return;
+  const int error = errno;
+  [[maybe_unused]] const ssize_t written = ::write(STDERR_FILENO, notice, std::strlen(notice));
+  errno = error;
+}
+
 void on_signal(int number) {
   if (was_asked == 0) {
     asked_at = now();
     was_asked = 1;
+    write_notice();
   } else if (number == SIGINT && now() - asked_at > kSameSignalSeconds) {
     std::signal(number, SIG_DFL);
     std::raise(number);
@@ -34,8 +47,9 @@ void on_signal(int number) {
 
 }  // namespace
 
-Interrupt::Interrupt() {
+Interrupt::Interrupt(const char* notice) {
   was_asked = 0;
+  notice_of_signal = notice;
   struct sigaction action {};
   action.sa_handler = on_signal;
   action.sa_flags = SA_RESTART;
@@ -52,10 +66,5 @@ Interrupt::~Interrupt() {
 }
 
 bool Interrupt::requested() const { return was_asked != 0; }
-
-bool Interrupt::agreed(Communicator& communicator) const {
-  const detail::OperationScope operation("agreeing on", "signals");
-  return agree_max(communicator, was_asked) != 0;
-}
 
 }  // namespace unishard::trainer
