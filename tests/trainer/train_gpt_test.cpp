@@ -373,6 +373,18 @@ TEST_F(TrainGpt, ADeadRankStopsTheOthersWithinSeconds) {
   }
 }
 
+/// Rank 0 keeps the list of those that failed.
+TEST_F(TrainGpt, ADeadFirstRankIsNamed) {
+  Ranks ranks(command({"--steps", "1000000", "--stage", "3"}), 2);
+  while (ranks[0].output_so_far().find("step ") == std::string::npos && ranks[0].running())
+    std::this_thread::sleep_for(20ms);
+  ranks[0].signal(SIGKILL);
+  const auto results = ranks.wait();
+  EXPECT_EQ(results[1].status, 3);
+  EXPECT_THAT(results[1].err, testing::HasSubstr("rank 0, which keeps the list of the ranks, has "
+                                                 "ended or does not answer"));
+}
+
 TEST_F(TrainGpt, ASilentRankIsFoundByTheTimeout) {
   Ranks ranks(command({"--steps", "1000000", "--stage", "3", "--timeout", "3"}), 2);
   while (ranks[0].output_so_far().find("step ") == std::string::npos && ranks[0].running()) {

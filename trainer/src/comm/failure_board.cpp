@@ -47,9 +47,12 @@ std::string sentence(c10d::Store& store, const std::vector<std::uint32_t>& other
 
 }  // namespace
 
-std::string ask_about_failure(c10d::Store& store, std::uint32_t rank, std::uint32_t world_size,
-                              const std::string& what) noexcept {
+std::string ask_about_failure(c10d::Store& store, std::string_view keeper, std::uint32_t rank,
+                              std::uint32_t world_size, const std::string& what) noexcept {
+  std::string unreachable;
   try {
+    unreachable =
+        fmt::format("{}, which keeps the list of the ranks, has ended or does not answer", keeper);
     store.set(key_of(rank), std::vector<std::uint8_t>(what.begin(), what.end()));
     store.wait({key_of(rank)}, kPatience);  // fails where the rank that has the store hangs
     std::vector<std::uint32_t> others;
@@ -58,7 +61,7 @@ std::string ask_about_failure(c10d::Store& store, std::uint32_t rank, std::uint3
     }
     return sentence(store, others, wait_for_answers(store, others), what);
   } catch (...) {  // the failure itself is reported all the same
-    return {};
+    return unreachable;
   }
 }
 

@@ -110,7 +110,9 @@ class GlooCommunicator final : public Communicator {
       throw;
     } catch (const std::exception& failure) {
       const std::string operation = detail::in_scope(what);
-      const std::string others = detail::ask_about_failure(*store_, rank(), size(), operation);
+      const std::string others = detail::ask_about_failure(
+          *store_, environment_.store_is_hosted ? "the launcher" : "rank 0", rank(), size(),
+          operation);
       raise(ErrorCode::PeerFailed,
             operation + ": " + detail::first_line(failure.what()) +
                 (others.empty() ? "" : "; " + others),
