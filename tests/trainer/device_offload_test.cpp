@@ -250,6 +250,33 @@ TEST(OffloadToFilesFromTheDevice, EveryStepCopiesThroughPinnedMemoryAlone) {
   }
 }
 
+/// Whole matrices are gathered on the device, whatever holds the momenta.
+TEST(OffloadFromTheDeviceWithMuon, HasTheBitsOfTheHostThroughPinnedMemoryAlone) {
+  for (const Residence residence : {Residence::Device, Residence::Host, Residence::File}) {
+    for (const std::uint32_t world : {1u, 2u}) {
+      SCOPED_TRACE(testing::Message() << static_cast<int>(residence) << " on " << world);
+      const TempDir files;
+      Config config = small_config(2, DType::BFloat16);
+      config.optimizer = "Muon";
+      config.adam = config.hyper;
+      config.hyper.momentum = 0.95;
+      const auto body = [world](Engine& engine, SmallModel& model, Ran& ran) {
+        train(engine, model, 1, ran);
+        const guarded::CopiedBytes before = guarded::copied_bytes();
+        train(engine, model, 2, ran);
+        const guarded::CopiedBytes after = guarded::copied_bytes();
+        if (world > 1) return;  // Gloo's sums pass the host
+        EXPECT_LE(after.to_host - before.to_host, 12 * kSmall);
+        EXPECT_LE(after.to_device - before.to_device, 12 * kSmall);
+      };
+      const Ran expected = run(Where::Host, world, config, body);
+      config.offload_optimizer = {.residence = residence, .nvme_path = files.path().string()};
+      config.aio.block_size = 4096;
+      expect_same(run(Where::Device, world, config, body), expected);
+    }
+  }
+}
+
 /// The message of what ends two steps when a stream does not wait, or is not waited for.
 std::string problem_without_waits(const GuardedRuntimeOptions& options) {
   std::string message;

@@ -12,7 +12,6 @@
 #include "engine/update.hpp"
 
 #include <ATen/core/grad_mode.h>
-#include <ATen/ops/zeros.h>
 
 #include <algorithm>
 #include <cstddef>
@@ -28,23 +27,23 @@ bool has_matrices(const TrainingState& state, const UnitRecord& unit) {
   });
 }
 
-/// Updates the momenta of the matrices in `tile`, and writes what is to be made orthogonal to
-/// `values`, which has the elements of the unit's arrays.
-void update_momenta(const TileUpdate& update, const Tile& tile, const at::Tensor& values) {
+/// Updates the momenta of the matrices in `tile`, and replaces their gradients by what is to be
+/// made orthogonal.
+void update_momenta(const TileUpdate& update, const Tile& tile) {
   Tile target = tile;
-  target.weights = values.narrow(0, tile.begin, tile.count);
+  target.weights = tile.gradients.clone();
   update.update_some(
       target, [&](const ParameterRecord& parameter) { return update.state.uses_muon(parameter); });
+  tile.arrays->gradients.write(tile.begin, target.weights);
 }
 
-/// Replaces the gradients of a unit's matrices by their updates times the loss scale, which the
-/// gradients of the others have too.
-void replace_gradients(const TrainingState& state, const UnitRecord& unit,
-                       const at::Tensor& values) {
+/// Replaces what update_momenta() has left by the updates of the matrices times the loss scale,
+/// which the gradients of the others have too.
+void make_orthogonal(const TrainingState& state, const UnitRecord& unit) {
   FlatUnit& flat = *unit.flat;
   const UnitLayout& layout = flat.layout();
-  const at::Tensor whole = flat.gather_values("gathering the momenta of", values);
-  const at::Tensor gradients = flat.gradients().values();
+  const at::Tensor mine = flat.gradients_on_device();
+  const at::Tensor whole = flat.gather_values("gathering the momenta of", mine);
   for (const std::size_t index : unit.parameters) {
     const ParameterRecord& parameter = state.model.parameters[index];
     const ElementRange held = layout.held(parameter.slot);
@@ -53,10 +52,10 @@ void replace_gradients(const TrainingState& state, const UnitRecord& unit,
     const at::Tensor update =
         newton_schulz(matrix, state.groups[parameter.group].hyper.ns_method) * state.loss_scale();
     const auto size = static_cast<std::int64_t>(held.size());
-    gradients.narrow(0, static_cast<std::int64_t>(layout.held_offset(parameter.slot)), size)
+    mine.narrow(0, static_cast<std::int64_t>(layout.held_offset(parameter.slot)), size)
         .copy_(update.view({-1}).narrow(0, static_cast<std::int64_t>(held.begin), size));
   }
-  flat.replace_gradients(gradients);
+  flat.replace_gradients(mine);
 }
 
 void orthogonalize_gradients(const TrainingState& state, Runtime& runtime) {
@@ -66,13 +65,10 @@ void orthogonalize_gradients(const TrainingState& state, Runtime& runtime) {
   TilePipeline pipeline(state, runtime.trace());
   for (const UnitRecord& unit : state.model.units)
     if (has_matrices(state, unit)) pipeline.add(unit, unit.flat->arrays());
-  at::Tensor values;  // of one unit
   pipeline.run([&](const Tile& tile) {
-    if (tile.begin == 0)
-      values = at::zeros({tile.arrays->master.elements()}, tile.weights.options());
     runtime.run(Stream::Compute, "momenta of " + tile.flat().name(),
-                [&] { update_momenta(update, tile, values); });
-    if (tile.is_last) replace_gradients(state, *tile.unit, values);
+                [&] { update_momenta(update, tile); });
+    if (tile.is_last) make_orthogonal(state, *tile.unit);
   });
 }
 

@@ -109,7 +109,10 @@ class FlatUnit {
   const StateArray& gradients() const { return reducer_ ? reducer_->gradients() : no_gradients_; }
   /// Returns the sums of the squares of gradients(); see square_sums().
   at::Tensor gradient_squares() const;
-  /// Says that `sums`, which gradients().values() has returned, has been changed.
+  /// Returns gradients(), or a copy of them, on the model's device. Pre: there are some.
+  at::Tensor gradients_on_device() const;
+  /// Replaces gradients() by `sums`, which gradients_on_device() has returned and the caller has
+  /// changed by work of the compute stream.
   void replace_gradients(const at::Tensor& sums);
   /// Returns the elements of all ranks, padding included, on the model's device, of which `mine`
   /// are those that this rank holds. `verb` appears in traces and errors. Collective.

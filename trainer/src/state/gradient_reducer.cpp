@@ -214,9 +214,19 @@ const StateArray& GradientReducer::gradients() const {
   return layout_.placement.stage == 0 ? result_ : shard_;
 }
 
+at::Tensor GradientReducer::gradients_on_device() const {
+  if (!shard_.is_pinned()) return gradients().on(layout_.placement.device);
+  const at::Tensor sums = sums_on_device();
+  send_behind(sums, bytes_of(shard_.tensor()));
+  return sums;
+}
+
 void GradientReducer::replace(const at::Tensor& sums) {
-  if (shard_.is_in_file()) shard_.write(0, sums);  // else values() is a view
-  if (is_away()) squares_ = squares_of(sums);
+  if (!is_away()) return;  // gradients_on_device() has returned them themselves
+  squares_ = squares_of(sums);
+  if (shard_.is_in_file()) return shard_.write(0, sums);
+  take_back(Stream::Compute, sums);
+  link_.runtime.finish(Stream::Copy);
 }
 
 at::Tensor GradientReducer::squares() const {

@@ -59,7 +59,10 @@ class GradientReducer {
   /// Returns the sum of the gradients for the optimizer, float32: everything at stage 0, else the
   /// shard.
   const StateArray& gradients() const;
-  /// Says that `sums`, which gradients().values() has returned, has been changed.
+  /// Returns gradients(), or a copy of them, on the model's device.
+  at::Tensor gradients_on_device() const;
+  /// Replaces gradients() by `sums`, which gradients_on_device() has returned and the caller has
+  /// changed by work of the compute stream.
   void replace(const at::Tensor& sums);
   /// Returns the sums of the squares of gradients(); see square_sums().
   at::Tensor squares() const;
