@@ -347,7 +347,8 @@ TEST(Completeness, ShardsOfATrainersFolderAreJoined) {
 TEST(Completeness, FilesBesideAModelMayHoldWeightsByTheirNames) {
   for (const char* name : {"ema.pt", "adapter_model.safetensors", "value_head.bin"})
     EXPECT_EQ(role_of_unread_file(name), Role::OtherModel) << name;
-  for (const char* name : {"meta.pt", "training_args.bin", "rng_state_0.pth", "notes.txt"})
+  for (const char* name : {"meta.pt", "training_args.bin", "rng_state_0.pth", "notes.txt",
+                           "sampler.bin", "dl_state_dict_1.bin"})
     EXPECT_EQ(role_of_unread_file(name), Role::SideFile) << name;
 }
 

@@ -1080,6 +1080,51 @@ TEST_F(TrainerFolder, OutputFolderWhoseNewestCheckpointIsUnfinishedIsRefused) {
   fs::copy(kFolders / "llama", run / "checkpoint-9");
   test::write_file(newest / "trainer_state.json", "{}");
   EXPECT_THAT(test::error_of([&] { find_numbered_checkpoint(posix_storage(), run, {}); }),
+/// The files of a run that a conversion copies and nothing else reads, as accelerate and the
+/// Trainer call them.
+class DamagedFile : public TrainerFolder, public testing::WithParamInterface<const char*> {
+ protected:
+  /// The losses of a folder whose file holds `bytes`.
+  Losses losses_with(const std::string& bytes) const {
+    fs::remove(file_);
+    test::write_file(file_, bytes);
+    return open_source(posix_storage(), folder_)->losses();
+  }
+
+  const Path folder_ = copied("llama");
+  const Path file_ = folder_ / GetParam();
+};
+
+TEST_P(DamagedFile, IsNamed) {
+  fs::remove(file_);
+  save_torch(file_, {{"last_epoch", 2}, {"x", tensor("x")}},
+             {{"x", {DType::Float32, {2}, {1, 2}}}});
+  const std::string whole = test::read_file(file_);
+  EXPECT_THAT(losses_with(whole), testing::IsEmpty());
+  std::string flipped = whole, zeroed = whole;
+  flipped[whole.find(std::string("\x00\x00\x80\x3f", 4))] = 1;
+  zeroed.replace(whole.size() / 2, std::string::npos, whole.size() - whole.size() / 2, '\0');
+  const std::string pickle = "\x80\x02}q\x01K\x01K\x02s.";
+  EXPECT_THAT(losses_with(pickle), testing::IsEmpty());
+  for (const std::string& bytes :
+       {std::string(), whole.substr(0, whole.size() / 2), whole.substr(0, whole.size() - 1),
+        std::string(whole.size(), '\0'), flipped, zeroed, pickle.substr(0, pickle.size() - 1)}) {
+    const Losses losses = losses_with(bytes);
+    ASSERT_EQ(losses.size(), 1u) << bytes.size();
+    EXPECT_EQ(losses[0].name, GetParam());
+    EXPECT_TRUE(losses[0].is_broken);
+    EXPECT_THAT(losses[0].why, HasSubstr("damaged ("));
+    const bool is_schedule = std::string(GetParam()).starts_with("scheduler");
+    EXPECT_EQ(losses[0].role, is_schedule ? Role::Setting : Role::SideFile);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Names, DamagedFile,
+                         testing::Values("scheduler_1.bin", "scaler.pt", "rng_state_0.pth",
+                                         "rng_state.pth", "random_states_0.pkl", "sampler.bin",
+                                         "sampler_1.bin", "dl_state_dict.bin", "training_args.bin",
+                                         "custom_checkpoint_0.pkl"));
+
               test::Fails(ErrorCode::Corrupt, {"checkpoint-10 is the newest", "did not finish"}));
   EXPECT_EQ(find_numbered_checkpoint(posix_storage(), run, "checkpoint-9"), run / "checkpoint-9");
   fs::copy_file(kFolders / "llama/model.safetensors", newest / "model.safetensors");

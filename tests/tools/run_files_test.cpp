@@ -25,8 +25,8 @@ class RunFiles : public testing::Test {
     for (const char* name : {"checkpoint-9", "checkpoint-10"}) {
       fs::create_directories(run_);
       fs::copy(kFolders / "llama", run_ / name);
-      write_file(run_ / name / "rng_state_0.pth", "random");
-      write_file(run_ / name / "training_args.bin", "arguments");
+      for (const char* state : {"rng_state_0.pth", "training_args.bin"})
+        fs::copy_file(kFolders / "llama/scheduler.pt", run_ / name / state);
       write_file(run_ / name / "helpers.py", "import os");
     }
   }
@@ -198,8 +198,8 @@ TEST_F(RunFiles, OfAccelerateWithThePlugInGoAlong) {
   const fs::path folder = temp_.path() / "acc";
   fs::create_directory(folder);
   convert(run_ / "checkpoint-10", "acc/unishard", "native");
-  write_file(folder / "random_states_0.pkl", "random");
-  fs::copy(run_ / "checkpoint-10/scheduler.pt", folder / "scheduler.bin");
+  for (const char* name : {"random_states_0.pkl", "scheduler.bin"})
+    fs::copy(run_ / "checkpoint-10/scheduler.pt", folder / name);
   for (const char* verb : {"verify", "inspect"})
     EXPECT_EQ(unishard({verb, folder}).status, 0) << verb;
   EXPECT_EQ(unishard({"diff", folder, run_ / "checkpoint-10"}).status, 0);

@@ -120,6 +120,15 @@ void forget_copied(const converters::SideFiles& files, const Path& model,
   });
 }
 
+/// Removes files that are damaged, which a program would fail to load: the losses name them.
+void leave_out_damaged(const converters::Losses& losses, converters::SideFiles& files) {
+  std::erase_if(files, [&](const auto& file) {
+    return std::ranges::any_of(losses, [&](const converters::Loss& loss) {
+      return loss.is_broken && loss.name == file.first;
+    });
+  });
+}
+
 /// A model that PEFT has wrapped is none of transformers, which would make the weights anew without
 /// an error.
 void leave_out_config_of_wrapped(const Catalog& target, converters::SideFiles& files,
@@ -237,6 +246,7 @@ void take_run_files(const converters::Source& source, const Path& beside, const 
   output.side_files = files_to_go_on(source, beside, input, output.format, notes.left_out);
   if (output.side_files.empty()) return;
   const bool is_deepspeed = output.format.starts_with(kDeepSpeedFormats);
+  leave_out_damaged(notes.lost, output.side_files);
   if (!is_deepspeed)
     std::erase_if(output.side_files,  // scripts of DeepSpeed
                   [](const auto& file) { return file.first.starts_with("zero_to_"); });

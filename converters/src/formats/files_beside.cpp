@@ -3,6 +3,7 @@
 #include "unishard/format/error.hpp"
 #include "unishard/format/staging_names.hpp"
 
+#include "formats/damaged_files.hpp"
 #include "formats/deepspeed/layout.hpp"
 #include "formats/folder_names.hpp"
 #include "formats/trainer/folder.hpp"
@@ -87,6 +88,7 @@ Losses files_beside(Storage& storage, const Path& folder, std::string_view forma
   if (format != "dcp") add(other_dcp_saves(storage, folder));
   if (has_model_files(format)) {
     add(models_within(storage, folder,
+  add(damaged_files(storage, folder, format));
                       format == "trainer" ? trainer::model_folder(storage, folder) : folder));
     add(missing_training_state(storage, folder));
   } else if (format == "dcp" || format.starts_with("deepspeed")) {
