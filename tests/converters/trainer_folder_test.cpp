@@ -954,6 +954,50 @@ TEST_F(TrainerFolder, WhoseOptimizerOrScheduleIsDamagedHasItsModel) {
     EXPECT_EQ(source->losses()[0].role, Role::Setting);
     EXPECT_TRUE(source->losses()[0].is_broken);
     expect_same_tensors(*whole, *source);
+/// A schedule of torch leaves its mark in the groups of its optimizer.
+TEST_F(TwoModels, WhoseSecondScheduleIsMissingSaySo) {
+  const auto save_optimizer = [&](const std::string& name, bool is_scheduled) {
+    Json group = {{"lr", 1.0}, {"params", Json::array({0})}};
+    if (is_scheduled) group["initial_lr"] = 2.0;
+    fs::remove(folder_ / name);
+    save_torch(folder_ / name,
+               {{"state", with_number_keys({{"momentum_buffer", tensor("m")}})},
+                {"param_groups", Json::array({group})}},
+               {{"m", {DType::Float32, {2}, {3, 7}}}});
+  };
+  const auto losses = [&] { return lines_of(open_source(posix_storage(), folder_)->losses()); };
+  save_optimizer("optimizer.bin", true);
+  save_optimizer("optimizer_1.bin", true);
+  EXPECT_THAT(losses(), testing::IsEmpty()) << "no schedule was prepared";
+  save_torch(folder_ / "scheduler.bin", kSchedule, {});
+  EXPECT_THAT(losses(),
+              ElementsAre(testing::AllOf(HasSubstr("file \"scheduler_1.bin\": not there"),
+                                         HasSubstr("optimizer.bin and optimizer_1.bin"))));
+  save_torch(folder_ / "scheduler_1.bin", kSchedule, {});
+  EXPECT_THAT(losses(), testing::IsEmpty());
+  fs::remove(folder_ / "scheduler_1.bin");
+  save_optimizer("optimizer_1.bin", false);
+  EXPECT_THAT(losses(), testing::IsEmpty()) << "it had none";
+}
+
+/// FSDP saves each optimizer into a folder.
+TEST_F(TrainerFolder, OfFsdpWithoutTheScheduleOfAnOptimizerSaysSo) {
+  const Path folder = temp_.path() / "fsdp";
+  fs::copy(Path(UNISHARD_TEST_DATA) / "golden/torch/fsdp2_lora", folder,
+           fs::copy_options::recursive);
+  const auto source = open_source(posix_storage(), kFolders / "llama");
+  Output folders;
+  folders.format = "dcp";
+  for (const char* name : {"optimizer_1", "optimizer_2"})
+    copy_of(*source, folder / name, {}, folders);
+  const auto lost = testing::Contains(HasSubstr("\"scheduler_1.bin\": not there"));
+  EXPECT_THAT(lines_of(open_source(posix_storage(), folder)->losses()), testing::Not(lost));
+  save_torch(folder / "scheduler.bin", kSchedule, {}, "scheduler");
+  EXPECT_THAT(lines_of(open_source(posix_storage(), folder)->losses()), lost);
+  save_torch(folder / "scheduler_1.bin", kSchedule, {}, "scheduler_1");
+  EXPECT_THAT(lines_of(open_source(posix_storage(), folder)->losses()), testing::Not(lost));
+}
+
     fs::remove_all(folder);
   }
 }

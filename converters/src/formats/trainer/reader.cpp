@@ -14,6 +14,7 @@
 #include "formats/dcp/keys.hpp"
 #include "formats/dcp/raw_names.hpp"
 #include "formats/dcp/safetensors_pieces.hpp"
+#include "formats/dcp/schedule_files.hpp"
 #include "formats/dcp/state_dict_source.hpp"
 #include "formats/dcp/state_files.hpp"
 #include "formats/safetensors/model_folder.hpp"
@@ -542,6 +543,13 @@ class Reader {
         }
       } else {
         const TorchFile object({file, 0, file->size()});
+    std::vector<std::string> scheduled;
+    for (const dcp::ObjectEntry& object : builder_.out.objects) {
+      const bool is_optimizer = object.key == kOptimizer || is_further_optimizer(object.key);
+      if (is_optimizer && dcp::has_schedule(object)) scheduled.push_back(object.key + ".bin");
+    }
+    for (Loss& loss : dcp::missing_schedules(storage_, folder_, scheduled))
+      builder_.out.losses.push_back(std::move(loss));
         if (dcp::is_in_place(storage_, builder_, folder_ / name, object, Role::OtherModel))
           builder_.add_object(key, {{key, false}}, object);
       }
