@@ -559,6 +559,72 @@ TEST_F(TrainerFolder, OfACompiledModelKeepsTheNamesInItsFile) {
   const std::vector<std::vector<std::string>> models = {
       {"_orig_mod.a.weight", "_orig_mod.b.bias"},
       {"layers.0._orig_mod.a.weight", "layers.1._orig_mod.a.weight", "head.weight"}};
+/// Two adapters, of which the optimizer has trained that of the golden folder. The other has other
+/// shapes, as of another rank.
+class TwoAdapters : public TrainerFolder {
+ protected:
+  /// Moves the trained adapter to `place`, and another to `other`.
+  void arrange(const Path& place, const Path& other) const {
+    const Path file = folder_ / "adapter_model.safetensors", kept = temp_.path() / "kept";
+    fs::rename(file, kept);
+    fs::create_directories(folder_ / other);
+    fs::create_directories(folder_ / place);
+    save_torch(folder_ / other / "adapter_model.bin", {{"x.lora_A.weight", tensor("x")}},
+               {{"x", {DType::Float32, {3}, {1, 2, 3}}}});
+    fs::rename(kept, folder_ / place / "adapter_model.safetensors");
+    if (!place.empty() && !other.empty()) fs::remove(folder_ / "adapter_config.json");
+  }
+  const Path folder_ = copied("adapter");
+};
+
+TEST_F(TwoAdapters, OneAtTheTopAndTrainedIsTheModel) {
+  const auto alone = open_source(posix_storage(), kFolders / "adapter");
+  arrange("", "aux");
+  const auto source = open_source(posix_storage(), folder_);
+  EXPECT_EQ(source->catalog().groups, alone->catalog().groups);
+  expect_same_tensors(*alone, *source);
+  EXPECT_THAT(notes_of(*source),
+              testing::Contains(HasSubstr("left out: file of other weights \"aux/")));
+}
+
+TEST_F(TwoAdapters, OneInAFolderAndTrainedIsTheModel) {
+  const auto alone = open_source(posix_storage(), kFolders / "adapter");
+  for (const Path& other : {Path(), Path("one")}) {
+    arrange("aux", other);
+    const auto source = open_source(posix_storage(), folder_);
+    EXPECT_EQ(source->catalog().groups, alone->catalog().groups);
+    expect_same_tensors(*alone, *source);
+    EXPECT_THAT(notes_of(*source),
+                testing::Contains(HasSubstr("file of other weights \"" +
+                                            (other / "adapter_model.bin").string())));
+    EXPECT_THAT(source->remarks(), testing::Contains(HasSubstr("called \"aux\" in the run")));
+    fs::rename(folder_ / "aux/adapter_model.safetensors", folder_ / "adapter_model.safetensors");
+    fs::remove(folder_ / other / "adapter_model.bin");
+  }
+}
+
+TEST_F(TwoAdapters, OfTheSameShapesAreDoubted) {
+  arrange("aux", "one");
+  fs::copy(folder_ / "aux", folder_ / "two");
+  EXPECT_THAT(test::error_of([&] { open_source(posix_storage(), folder_); }),
+              test::Fails(ErrorCode::Unsupported, {"aux, one, two", "the shapes of several"}));
+  fs::rename(folder_ / "two/adapter_model.safetensors", folder_ / "adapter_model.safetensors");
+  const auto source = open_source(posix_storage(), folder_);
+  EXPECT_THAT(source->remarks(),
+              testing::Contains(HasSubstr("the adapter aux too, which has the same shapes")));
+}
+
+TEST_F(TwoAdapters, OfOtherShapesThanTheStatesAreDoubted) {
+  arrange("aux", "one");
+  fs::remove_all(folder_ / "aux");
+  fs::copy(folder_ / "one", folder_ / "two");
+  EXPECT_THAT(test::error_of([&] { open_source(posix_storage(), folder_); }),
+              test::Fails(ErrorCode::Unsupported, {"one, two", "the shapes of none"}));
+  fs::rename(folder_ / "two/adapter_model.bin", folder_ / "adapter_model.bin");
+  EXPECT_THAT(open_source(posix_storage(), folder_)->remarks(),
+              testing::Contains(HasSubstr("of no adapter here alone")));
+}
+
   for (std::size_t m = 0; m < models.size(); ++m) {
     const Path work = temp_.path() / std::to_string(m), folder = work / "in";
     fs::create_directories(folder);
