@@ -1154,6 +1154,29 @@ TEST_F(TrainerFolder, HasNoPlaceForStatesOfParametersThatTheModelLacks) {
               }),
               test::Fails(ErrorCode::Unsupported, {gone, "that the model lacks"}));
 }
+/// What it left out is not there for the next conversion either.
+TEST_F(TwoModels, ThatTheTrainerHasNoPlaceForAreNotInItsCatalog) {
+  const auto source = open_source(posix_storage(), folder_);
+  Output trainer, file;
+  trainer.format = "trainer";
+  file.format = "torch";
+  const auto made = copy_of(*source, temp_.path() / "made", {}, trainer);
+  EXPECT_TRUE(made->catalog().client_state.is_null() || made->catalog().client_state.empty())
+      << made->catalog().client_state;
+  file.path = temp_.path() / "out.pt";
+  EXPECT_THAT(make_sink(posix_storage(), file, made->catalog())->notes(), testing::IsEmpty());
+}
+
+/// A checkpoint of which an earlier version left the tensors out, and not the values.
+TEST_F(TwoModels, OfWhichValuesNameTensorsThatAreNotThereSaySo) {
+  Catalog catalog = open_source(posix_storage(), folder_)->catalog();
+  std::erase_if(catalog.tensors, [](const TensorInfo& tensor) { return tensor.state == "extra"; });
+  const auto sink = make_sink(
+      posix_storage(), {.format = "torch", .path = temp_.path() / "out.pt", .tag = {}}, catalog);
+  EXPECT_THAT(sink->notes(),
+              testing::Contains(HasSubstr("model_1: tensors in it are not in the checkpoint")));
+}
+
 
 TEST_F(TrainerFolder, OutputFolderMeansTheCheckpointWithTheHighestNumber) {
   const Path run = temp_.path() / "run";
