@@ -126,7 +126,7 @@ void add_model(StateDictBuilder& builder, Pieces pieces, const ModuleShapes& mod
 /// Says where the index of the model and its files differ.
 void compare_with_index(const ListedTensors& listed, StateDictBuilder& builder) {
   std::ranges::move(listed.missing(), std::back_inserter(builder.out.losses));
-  std::ranges::move(listed.misplaced(), std::back_inserter(builder.out.remarks));
+  std::ranges::move(listed.doubts(), std::back_inserter(builder.out.remarks));
 }
 
 ReadModel read_safetensors(Storage& storage, const Path& folder, StateDictBuilder& builder,
@@ -537,18 +537,18 @@ class Reader {
         }
       } else {
         const TorchFile object({file, 0, file->size()});
+        if (dcp::is_in_place(storage_, builder_, folder_ / name, object, Role::OtherModel))
+          builder_.add_object(key, {{key, false}}, object);
+      }
+    }
+    for (Loss& loss : missing_further_files(storage_, folder_))
+      builder_.out.losses.push_back(std::move(loss));
     std::vector<std::string> scheduled;
     for (const dcp::ObjectEntry& object : builder_.out.objects) {
       const bool is_optimizer = object.key == kOptimizer || is_further_optimizer(object.key);
       if (is_optimizer && dcp::has_schedule(object)) scheduled.push_back(object.key + ".bin");
     }
     for (Loss& loss : dcp::missing_schedules(storage_, folder_, scheduled))
-      builder_.out.losses.push_back(std::move(loss));
-        if (dcp::is_in_place(storage_, builder_, folder_ / name, object, Role::OtherModel))
-          builder_.add_object(key, {{key, false}}, object);
-      }
-    }
-    for (Loss& loss : missing_further_files(storage_, folder_))
       builder_.out.losses.push_back(std::move(loss));
   }
 
