@@ -278,6 +278,8 @@ TEST_F(RunFiles, OfTwoAdaptersNoneIsGuessed) {
                                                     "shapes and may be the one that was trained")));
   const fs::path made = temp_.path() / "made";
   const Json told = report_of({"convert", saved, made, "--to", "native", "--assume-model-order"});
+  EXPECT_EQ(unishard({"diff", saved, made, "--quiet"}).status, 1);
+  EXPECT_EQ(unishard({"diff", saved, made, "--quiet", "--assume-model-order"}).status, 0);
   EXPECT_THAT(told["left_out"].dump(), HasSubstr("second/adapter_model.safetensors"));
   EXPECT_EQ(unishard({"diff", made, kFolders / "adapter", "--quiet"}).status, 0);
 }
