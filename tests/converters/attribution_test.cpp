@@ -6,11 +6,12 @@
 namespace unishard::converters::dcp {
 namespace {
 
-/// Adds a tensor of the dict `root`, whose name there may have dots.
+/// Adds a tensor of the dict `root`, or of the top level without one. Its name there may have dots.
 void add_tensor(StateDict& state, const std::string& root, const std::string& name, Shape shape) {
   TensorEntry entry;
-  entry.key = root + "." + name;
-  entry.path = {{root, false}, {name, false}};
+  entry.key = root.empty() ? name : root + "." + name;
+  if (!root.empty()) entry.path.push_back({root, false});
+  entry.path.push_back({name, false});
   entry.shape = std::move(shape);
   state.tensors.push_back(std::move(entry));
 }
@@ -35,15 +36,17 @@ std::vector<std::string> names_of(const Attribution& found) {
 }
 
 TEST(Attribution, ModelIsWholeWhereTheOptimizerTrainsAPart) {
-  StateDict state;
-  for (const char* name : {"model.0.w", "model.1.w", "lm_head.w"})
-    add_tensor(state, "model", name, {2});
-  const Attribution found = attribute(
-      state, all_of(state), {claims_of("optim.", {{"0.w", Shape{2}}, {"1.w", Shape{2}}})});
-  EXPECT_THAT(names_of(found), testing::ElementsAre("model.0.w", "model.1.w", "lm_head.w"));
-  EXPECT_EQ(found.fqn_of(0, "0.w"), "model.0.w");
-  EXPECT_THAT(found.extras, testing::IsEmpty());
-  EXPECT_THAT(found.remarks, testing::IsEmpty());
+  for (const char* root : {"model", ""}) {
+    StateDict state;
+    for (const char* name : {"model.0.w", "model.1.w", "lm_head.w"})
+      add_tensor(state, root, name, {2});
+    const Attribution found = attribute(
+        state, all_of(state), {claims_of("optim.", {{"0.w", Shape{2}}, {"1.w", Shape{2}}})});
+    EXPECT_THAT(names_of(found), testing::ElementsAre("model.0.w", "model.1.w", "lm_head.w"));
+    EXPECT_EQ(found.fqn_of(0, "0.w"), "model.0.w");
+    EXPECT_THAT(found.extras, testing::IsEmpty());
+    EXPECT_THAT(found.remarks, testing::IsEmpty());
+  }
 }
 
 TEST(Attribution, WrappersOfMostNamesAreRemoved) {

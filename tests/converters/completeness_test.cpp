@@ -23,6 +23,7 @@ namespace {
 
 using test::error_of;
 using test::Fails;
+using test::read_file;
 using test::TempDir;
 using test::write_file;
 using testing::AllOf;
@@ -347,8 +348,34 @@ TEST(Completeness, ShardsOfATrainersFolderAreJoined) {
 TEST(Completeness, FilesBesideAModelMayHoldWeightsByTheirNames) {
   for (const char* name : {"ema.pt", "adapter_model.safetensors", "value_head.bin"})
     EXPECT_EQ(role_of_unread_file(name), Role::OtherModel) << name;
-  for (const char* name : {"meta.pt", "training_args.bin", "rng_state_0.pth", "notes.txt"})
+  for (const char* name : {"meta.pt", "training_args.bin", "rng_state_0.pth", "notes.txt",
+                           "sampler.bin", "dl_state_dict_1.bin"})
     EXPECT_EQ(role_of_unread_file(name), Role::SideFile) << name;
+}
+
+/// A copy that was cut in a file of the full size leaves zeros.
+TEST(Completeness, AFileThatEndsWithZerosWithinATensorIsDoubted) {
+  constexpr std::size_t kPage = 4096, kFloats = 4000;
+  const TempDir temp;
+  const Path file = temp.path() / "model.safetensors";
+  const auto is_doubted = [&](const std::string& bytes, std::size_t zeros) {
+    write_file(file, bytes.substr(0, bytes.size() - zeros) + std::string(zeros, '\0'));
+    const std::vector<std::string> remarks = open(temp.path())->remarks();
+    return std::ranges::any_of(remarks, [](const std::string& remark) {
+      return remark.find("of zeros, which begin inside of") != std::string::npos;
+    });
+  };
+  save_vectors(file, {{"a", std::vector<float>(4, 1)}, {"b", {1, 1}}, {"c", {1, 1}}});
+  const std::string small = read_file(file);
+  for (const std::size_t whole : {0U, 8U, 16U}) EXPECT_FALSE(is_doubted(small, whole)) << whole;
+  EXPECT_FALSE(is_doubted(small, 4)) << "the end of the last tensor may be zero";
+  EXPECT_TRUE(is_doubted(small, 16 + 12));
+  save_vectors(file, {{"a", std::vector<float>(kFloats, 1)}});
+  const std::string large = read_file(file);
+  const std::size_t behind_page = large.size() % kPage;
+  EXPECT_TRUE(is_doubted(large, behind_page));
+  EXPECT_TRUE(is_doubted(large, behind_page + kPage));
+  EXPECT_FALSE(is_doubted(large, behind_page + 8));
 }
 
 // Each file of torch.save numbers its storages from 0.

@@ -1000,6 +1000,27 @@ TEST(Dcp, AnAdapterThatFsdp1DidNotSaveIsMissing) {
   EXPECT_THAT(text_of(losses[0]), HasSubstr("\"pytorch_model_fsdp_0\": no tensor is in the"));
 }
 
+TEST(Dcp, ASchedulesFileThatIsMissingIsSaid) {
+  const test::TempDir work;
+  const Path folder = work.path() / "in";
+  test::copy_folder(Path(UNISHARD_TEST_DATA) / "golden/torch/fsdp2_lora", folder);
+  const auto save = [&](const char* name) {
+    save_torch(folder / name, {{"last_epoch", 3}, {"_step_count", 4}}, {}, "scheduler");
+  };
+  const auto lost = [&] {
+    Losses losses = open_source(posix_storage(), folder)->losses();
+    std::erase_if(losses, [](const Loss& loss) { return loss.why.empty(); });
+    return lines_of(losses);
+  };
+  save("scheduler_1.bin");
+  EXPECT_THAT(lost(), testing::ElementsAre(
+                          HasSubstr("\"scheduler.bin\": missing, and scheduler_1.bin is there")));
+  save("scheduler.bin");
+  EXPECT_THAT(lost(), IsEmpty());
+  std::filesystem::remove(folder / "scheduler_1.bin");
+  EXPECT_THAT(lost(), IsEmpty());
+}
+
 /// A checkpoint of the Trainer with FSDP, made of one that accelerate saved after 3 steps.
 class TrainerWithFsdp : public testing::Test {
  protected:

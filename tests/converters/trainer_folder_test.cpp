@@ -494,6 +494,10 @@ TEST_F(ShardedTrainerFolder, IsComparedWithItsIndex) {
   EXPECT_THAT(open()->remarks(), testing::Not(of_index));
   list({{"a.weight", kShards[0]}, {"b.weight", kShards[0]}, {"c.weight", kShards[1]}});
   EXPECT_THAT(open()->remarks(), testing::Contains(HasSubstr("b.weight (pytorch_model-00002")));
+  list({{"a.weight", kShards[0]}, {"c.weight", kShards[1]}});
+  EXPECT_THAT(open()->remarks(),
+              testing::Contains(HasSubstr("does not list all tensors of its files, and these are "
+                                          "read too: b.weight (pytorch_model-00002")));
   list({{"a.weight", kShards[0]}, {"b.weight", kShards[1]}, {"gone.weight", kShards[1]}});
   EXPECT_THAT(test::error_of([&] { open(); }),
               test::Fails(ErrorCode::Corrupt, {"index.json", "gone.weight"}));
@@ -553,6 +557,72 @@ TEST_F(TrainerFolder, WithAnotherModelThanItsEmbeddedCatalogIsReadWithoutIt) {
                 fs::copy_options::overwrite_existing);
   EXPECT_THAT(notes_of(*open_source(posix_storage(), temp_.path() / "ours")),
               testing::Contains(HasSubstr("unishard.catalog of the optimizer's file")));
+}
+
+/// Two adapters, of which the optimizer has trained that of the golden folder. The other has other
+/// shapes, as of another rank.
+class TwoAdapters : public TrainerFolder {
+ protected:
+  /// Moves the trained adapter to `place`, and another to `other`.
+  void arrange(const Path& place, const Path& other) const {
+    const Path file = folder_ / "adapter_model.safetensors", kept = temp_.path() / "kept";
+    fs::rename(file, kept);
+    fs::create_directories(folder_ / other);
+    fs::create_directories(folder_ / place);
+    save_torch(folder_ / other / "adapter_model.bin", {{"x.lora_A.weight", tensor("x")}},
+               {{"x", {DType::Float32, {3}, {1, 2, 3}}}});
+    fs::rename(kept, folder_ / place / "adapter_model.safetensors");
+    if (!place.empty() && !other.empty()) fs::remove(folder_ / "adapter_config.json");
+  }
+  const Path folder_ = copied("adapter");
+};
+
+TEST_F(TwoAdapters, OneAtTheTopAndTrainedIsTheModel) {
+  const auto alone = open_source(posix_storage(), kFolders / "adapter");
+  arrange("", "aux");
+  const auto source = open_source(posix_storage(), folder_);
+  EXPECT_EQ(source->catalog().groups, alone->catalog().groups);
+  expect_same_tensors(*alone, *source);
+  EXPECT_THAT(notes_of(*source),
+              testing::Contains(HasSubstr("left out: file of other weights \"aux/")));
+}
+
+TEST_F(TwoAdapters, OneInAFolderAndTrainedIsTheModel) {
+  const auto alone = open_source(posix_storage(), kFolders / "adapter");
+  for (const Path& other : {Path(), Path("one")}) {
+    arrange("aux", other);
+    const auto source = open_source(posix_storage(), folder_);
+    EXPECT_EQ(source->catalog().groups, alone->catalog().groups);
+    expect_same_tensors(*alone, *source);
+    EXPECT_THAT(notes_of(*source),
+                testing::Contains(HasSubstr("file of other weights \"" +
+                                            (other / "adapter_model.bin").string())));
+    EXPECT_THAT(source->remarks(), testing::Contains(HasSubstr("called \"aux\" in the run")));
+    fs::rename(folder_ / "aux/adapter_model.safetensors", folder_ / "adapter_model.safetensors");
+    fs::remove(folder_ / other / "adapter_model.bin");
+  }
+}
+
+TEST_F(TwoAdapters, OfTheSameShapesAreDoubted) {
+  arrange("aux", "one");
+  fs::copy(folder_ / "aux", folder_ / "two");
+  EXPECT_THAT(test::error_of([&] { open_source(posix_storage(), folder_); }),
+              test::Fails(ErrorCode::Unsupported, {"aux, one, two", "the shapes of several"}));
+  fs::rename(folder_ / "two/adapter_model.safetensors", folder_ / "adapter_model.safetensors");
+  const auto source = open_source(posix_storage(), folder_);
+  EXPECT_THAT(source->remarks(),
+              testing::Contains(HasSubstr("the adapter aux too, which has the same shapes")));
+}
+
+TEST_F(TwoAdapters, OfOtherShapesThanTheStatesAreDoubted) {
+  arrange("aux", "one");
+  fs::remove_all(folder_ / "aux");
+  fs::copy(folder_ / "one", folder_ / "two");
+  EXPECT_THAT(test::error_of([&] { open_source(posix_storage(), folder_); }),
+              test::Fails(ErrorCode::Unsupported, {"one, two", "the shapes of none"}));
+  fs::rename(folder_ / "two/adapter_model.bin", folder_ / "adapter_model.bin");
+  EXPECT_THAT(open_source(posix_storage(), folder_)->remarks(),
+              testing::Contains(HasSubstr("of no adapter here alone")));
 }
 
 TEST_F(TrainerFolder, OfACompiledModelKeepsTheNamesInItsFile) {
@@ -884,6 +954,50 @@ TEST_F(TwoModels, OfWhichFilesAreMissingSayWhich) {
   EXPECT_EQ(first->role, Role::Optimizer);
 }
 
+/// A schedule of torch leaves its mark in the groups of its optimizer.
+TEST_F(TwoModels, WhoseSecondScheduleIsMissingSaySo) {
+  const auto save_optimizer = [&](const std::string& name, bool is_scheduled) {
+    Json group = {{"lr", 1.0}, {"params", Json::array({0})}};
+    if (is_scheduled) group["initial_lr"] = 2.0;
+    fs::remove(folder_ / name);
+    save_torch(folder_ / name,
+               {{"state", with_number_keys({{"momentum_buffer", tensor("m")}})},
+                {"param_groups", Json::array({group})}},
+               {{"m", {DType::Float32, {2}, {3, 7}}}});
+  };
+  const auto losses = [&] { return lines_of(open_source(posix_storage(), folder_)->losses()); };
+  save_optimizer("optimizer.bin", true);
+  save_optimizer("optimizer_1.bin", true);
+  EXPECT_THAT(losses(), testing::IsEmpty()) << "no schedule was prepared";
+  save_torch(folder_ / "scheduler.bin", kSchedule, {});
+  EXPECT_THAT(losses(),
+              ElementsAre(testing::AllOf(HasSubstr("file \"scheduler_1.bin\": not there"),
+                                         HasSubstr("optimizer.bin and optimizer_1.bin"))));
+  save_torch(folder_ / "scheduler_1.bin", kSchedule, {});
+  EXPECT_THAT(losses(), testing::IsEmpty());
+  fs::remove(folder_ / "scheduler_1.bin");
+  save_optimizer("optimizer_1.bin", false);
+  EXPECT_THAT(losses(), testing::IsEmpty()) << "it had none";
+}
+
+/// FSDP saves each optimizer into a folder.
+TEST_F(TrainerFolder, OfFsdpWithoutTheScheduleOfAnOptimizerSaysSo) {
+  const Path folder = temp_.path() / "fsdp";
+  fs::copy(Path(UNISHARD_TEST_DATA) / "golden/torch/fsdp2_lora", folder,
+           fs::copy_options::recursive);
+  const auto source = open_source(posix_storage(), kFolders / "llama");
+  Output folders;
+  folders.format = "dcp";
+  for (const char* name : {"optimizer_1", "optimizer_2"})
+    copy_of(*source, folder / name, {}, folders);
+  const auto lost = testing::Contains(HasSubstr("\"scheduler_1.bin\": not there"));
+  EXPECT_THAT(lines_of(open_source(posix_storage(), folder)->losses()), testing::Not(lost));
+  save_torch(folder / "scheduler.bin", kSchedule, {}, "scheduler");
+  EXPECT_THAT(lines_of(open_source(posix_storage(), folder)->losses()), lost);
+  save_torch(folder / "scheduler_1.bin", kSchedule, {}, "scheduler_1");
+  EXPECT_THAT(lines_of(open_source(posix_storage(), folder)->losses()), testing::Not(lost));
+}
+
 /// With FULL_STATE_DICT the Trainer saves the model itself, and accelerate saves it again.
 TEST_F(TrainerFolder, OfFsdpHasTheSchedule) {
   const Path folder = copied("llama");
@@ -966,6 +1080,51 @@ TEST_F(TwoModels, OfWhichTheSecondOptimizerIsDamagedLoseIt) {
   EXPECT_EQ(losses[0].role, Role::Optimizer);
 }
 
+/// The files of a run that a conversion copies and nothing else reads, as accelerate and the
+/// Trainer call them.
+class DamagedFile : public TrainerFolder, public testing::WithParamInterface<const char*> {
+ protected:
+  /// The losses of a folder whose file holds `bytes`.
+  Losses losses_with(const std::string& bytes) const {
+    fs::remove(file_);
+    test::write_file(file_, bytes);
+    return open_source(posix_storage(), folder_)->losses();
+  }
+
+  const Path folder_ = copied("llama");
+  const Path file_ = folder_ / GetParam();
+};
+
+TEST_P(DamagedFile, IsNamed) {
+  fs::remove(file_);
+  save_torch(file_, {{"last_epoch", 2}, {"x", tensor("x")}},
+             {{"x", {DType::Float32, {2}, {1, 2}}}});
+  const std::string whole = test::read_file(file_);
+  EXPECT_THAT(losses_with(whole), testing::IsEmpty());
+  std::string flipped = whole, zeroed = whole;
+  flipped[whole.find(std::string("\x00\x00\x80\x3f", 4))] = 1;
+  zeroed.replace(whole.size() / 2, std::string::npos, whole.size() - whole.size() / 2, '\0');
+  const std::string pickle = "\x80\x02}q\x01K\x01K\x02s.";
+  EXPECT_THAT(losses_with(pickle), testing::IsEmpty());
+  for (const std::string& bytes :
+       {std::string(), whole.substr(0, whole.size() / 2), whole.substr(0, whole.size() - 1),
+        std::string(whole.size(), '\0'), flipped, zeroed, pickle.substr(0, pickle.size() - 1)}) {
+    const Losses losses = losses_with(bytes);
+    ASSERT_EQ(losses.size(), 1u) << bytes.size();
+    EXPECT_EQ(losses[0].name, GetParam());
+    EXPECT_TRUE(losses[0].is_broken);
+    EXPECT_THAT(losses[0].why, HasSubstr("damaged ("));
+    const bool is_schedule = std::string(GetParam()).starts_with("scheduler");
+    EXPECT_EQ(losses[0].role, is_schedule ? Role::Setting : Role::SideFile);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Names, DamagedFile,
+                         testing::Values("scheduler_1.bin", "scaler.pt", "rng_state_0.pth",
+                                         "rng_state.pth", "random_states_0.pkl", "sampler.bin",
+                                         "sampler_1.bin", "dl_state_dict.bin", "training_args.bin",
+                                         "custom_checkpoint_0.pkl"));
+
 TEST_F(TwoModels, ComeBackThroughOtherFormats) {
   const auto source = open_source(posix_storage(), folder_);
   const auto again = copy_of(*source, temp_.path() / "again", source->layout());
@@ -993,6 +1152,29 @@ TEST_F(TwoModels, AreNamedWhereTheTrainerHasNoPlaceForThem) {
                 source->catalog());
   EXPECT_THAT(sink->notes(), testing::Contains(HasSubstr("\"model_1.a\" first")));
   EXPECT_EQ(sink->left_out().size(), 2u);
+}
+
+/// What it left out is not there for the next conversion either.
+TEST_F(TwoModels, ThatTheTrainerHasNoPlaceForAreNotInItsCatalog) {
+  const auto source = open_source(posix_storage(), folder_);
+  Output trainer, file;
+  trainer.format = "trainer";
+  file.format = "torch";
+  const auto made = copy_of(*source, temp_.path() / "made", {}, trainer);
+  EXPECT_TRUE(made->catalog().client_state.is_null() || made->catalog().client_state.empty())
+      << made->catalog().client_state;
+  file.path = temp_.path() / "out.pt";
+  EXPECT_THAT(make_sink(posix_storage(), file, made->catalog())->notes(), testing::IsEmpty());
+}
+
+/// A checkpoint of which an earlier version left the tensors out, and not the values.
+TEST_F(TwoModels, OfWhichValuesNameTensorsThatAreNotThereSaySo) {
+  Catalog catalog = open_source(posix_storage(), folder_)->catalog();
+  std::erase_if(catalog.tensors, [](const TensorInfo& tensor) { return tensor.state == "extra"; });
+  const auto sink = make_sink(
+      posix_storage(), {.format = "torch", .path = temp_.path() / "out.pt", .tag = {}}, catalog);
+  EXPECT_THAT(sink->notes(),
+              testing::Contains(HasSubstr("model_1: tensors in it are not in the checkpoint")));
 }
 
 TEST_F(TwoModels, WhoseValuesAreForgedAreLeftOutByName) {

@@ -19,6 +19,9 @@ namespace fs = std::filesystem;
 using testing::AllOf;
 using testing::HasSubstr;
 
+/// A state that torch.save wrote.
+const Path kSchedule = Path(UNISHARD_TEST_DATA) / "golden/trainer/llama/scheduler.pt";
+
 class SideFilesOfModels : public testing::Test {
  protected:
   void SetUp() override {
@@ -59,8 +62,8 @@ TEST_F(SideFilesOfModels, StateOfATrainingRunIsNamedAndStrictRefusesIt) {
                 .status,
             0);
   for (const Path& model : {model_, torch_model}) {
-    write_file(model / "scheduler.pt", "state");
-    write_file(model / "rng_state_0.pth", "state");
+    for (const char* name : {"scheduler.pt", "rng_state_0.pth"})
+      fs::copy_file(kSchedule, model / name);
     EXPECT_THAT(convert(model)["left_out"].dump(),
                 AllOf(HasSubstr("the learning rate schedule"), HasSubstr("rng_state_0.pth"),
                       HasSubstr("no file of it is beside the schedule's")));
@@ -373,13 +376,14 @@ class SideFilesOfTrainers : public testing::Test {
     write_example(temp_.path() / "native");
     ASSERT_EQ(
         unishard({"convert", temp_.path() / "native", run_, "--to", "deepspeed", "-q"}).status, 0);
-    for (const char* name : kFiles) write_file(run_ / name, std::string(name) + " of the run");
+    for (const char* name : kFiles) fs::copy_file(kSchedule, run_ / name);
+    write_file(run_ / "modeling_x.py", "pass");
     write_file(run_ / "trainer_state.json", "{\"log_history\": [{\"loss\": NaN}]}");
     write_file(run_ / "notes.txt", "mine");
   }
 
-  static constexpr std::array<const char*, 4> kFiles = {"rng_state_0.pth", "scheduler.pt",
-                                                        "training_args.bin", "modeling_x.py"};
+  static constexpr std::array<const char*, 3> kFiles = {"rng_state_0.pth", "scheduler.pt",
+                                                        "training_args.bin"};
   const TempDir temp_;
   const Path run_ = temp_.path() / "checkpoint-7", out_ = temp_.path() / "out";
 };
@@ -395,6 +399,21 @@ TEST_F(SideFilesOfTrainers, GoWithTheCheckpoint) {
     EXPECT_FALSE(fs::exists(out_ / "notes.txt"));
     EXPECT_EQ(unishard({"verify", out_, "--deep"}).status, 0);
   }
+}
+
+/// A Trainer cannot load a file that is cut, and goes on without one that is not there.
+TEST_F(SideFilesOfTrainers, StayWhereTheyAreDamaged) {
+  write_file(run_ / "rng_state_0.pth", read_file(kSchedule).substr(0, 300));
+  const ProcessResult made = unishard({"reshard", run_, out_, "-w", "3"});
+  EXPECT_EQ(made.status, 0) << made.err;
+  EXPECT_THAT(made.err + made.out, HasSubstr("left out: file \"rng_state_0.pth\": damaged ("));
+  EXPECT_FALSE(fs::exists(out_ / "rng_state_0.pth"));
+  EXPECT_TRUE(fs::exists(out_ / "scheduler.pt"));
+  const ProcessResult checked = unishard({"verify", run_});
+  EXPECT_EQ(checked.status, 1) << checked.err;
+  EXPECT_THAT(checked.out + checked.err,
+              AllOf(HasSubstr("rng_state_0.pth: damaged ("), HasSubstr("bring the file back")));
+  EXPECT_EQ(unishard({"verify", out_}).status, 0);
 }
 
 TEST_F(SideFilesOfTrainers, TheConfigurationGoesWithTheModelOfATag) {

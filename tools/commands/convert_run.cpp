@@ -331,6 +331,10 @@ CLI::Option* add_to_format(CLI::App& command, std::string& to, const std::string
 
 void add_open_choices(CLI::App& command, bool& allows_missing, bool& assumes_model_order) {
   add_allow_missing(command, allows_missing);
+  add_assume_model_order(command, assumes_model_order);
+}
+
+void add_assume_model_order(CLI::App& command, bool& assumes_model_order) {
   command.add_flag("--assume-model-order,--assume_model_order", assumes_model_order,
                    "Give an optimizer's numbered states to the parameters in the model's order, "
                    "also where another order fits their shapes");

@@ -45,9 +45,10 @@ struct ConvertRun {
 CLI::Option* add_to_format(CLI::App& command, std::string& to, const std::string& help,
                            bool sharded_only = false);
 
-/// Adds --allow-missing and --assume-model-order; the second function adds the first of them only.
+/// Adds --allow-missing and --assume-model-order; the other functions add one of them only.
 void add_open_choices(CLI::App& command, bool& allows_missing, bool& assumes_model_order);
 void add_allow_missing(CLI::App& command, bool& allows_missing);
+void add_assume_model_order(CLI::App& command, bool& assumes_model_order);
 
 /// Adds --fresh.
 void add_fresh(CLI::App& command, bool& may_be_fresh);

@@ -1,4 +1,5 @@
 #include "commands/command.hpp"
+#include "commands/convert_run.hpp"
 #include "views/diff_view.hpp"
 #include "views/terminal.hpp"
 #include "workflows/diff.hpp"
@@ -18,6 +19,7 @@ struct DiffRequest {
   std::optional<std::string> tag_b;
   std::string merge_rules, merge_rules_a, merge_rules_b;  // files; empty: none
   std::optional<std::uint32_t> from_rank, from_rank_a, from_rank_b;
+  bool assumes_model_order = false;
   tools::DiffOptions diff;
   bool json = false;
   std::string color = "auto";
@@ -38,11 +40,13 @@ int run(const DiffRequest& options) {
       posix_storage(), options.a,
       {.tag = options.tag_a,
        .from_rank = options.from_rank_a ? options.from_rank_a : options.from_rank,
+       .assume_model_order = options.assumes_model_order,
        .merge_rules = rules_of(options, options.merge_rules_a)});
   const auto b = converters::open_source(
       posix_storage(), options.b,
       {.tag = options.tag_b,
        .from_rank = options.from_rank_b ? options.from_rank_b : options.from_rank,
+       .assume_model_order = options.assumes_model_order,
        .merge_rules = rules_of(options, options.merge_rules_b)});
   const tools::DiffReport report = tools::diff(*a, *b, wanted);
   progress.end();
@@ -72,6 +76,7 @@ void add_diff(CLI::App& app, Action& action) {
   command->add_option("--from-rank-a", options->from_rank_a,
                       "The same for A, where B has one copy of each tensor");
   command->add_option("--from-rank-b", options->from_rank_b, "The same for B");
+  add_assume_model_order(*command, options->assumes_model_order);
   command
       ->add_option("--tolerance", options->diff.tolerance,
                    "Largest |a - b| to accept (default: every bit must agree)")

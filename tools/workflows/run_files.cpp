@@ -96,8 +96,8 @@ bool has_model_config(const Path& folder) {
 /// A checkpoint of UniShard's own has its model's files in the folder of the tag, where a
 /// conversion put them, or beside `latest`, where users do.
 Path model_folder_beside(const converters::Source& source, const Path& beside, const Path& input) {
-  if (has_model_config(beside)) return beside;
   if (auto adapter = converters::find_adapter_folder(posix_storage(), beside)) return *adapter;
+  if (has_model_config(beside)) return beside;
   // verl keeps configuration and tokenizer in a folder beside the files of the ranks.
   Path within = beside / kFolderOfVerl;
   if (has_model_config(within)) return within;
@@ -117,6 +117,15 @@ void forget_copied(const converters::SideFiles& files, const Path& model,
     return is_file_beside(loss) &&
            (is_their_folder ||
             std::ranges::count(files, loss.name, &converters::SideFiles::value_type::first) > 0);
+  });
+}
+
+/// Removes files that are damaged, which a program would fail to load: the losses name them.
+void leave_out_damaged(const converters::Losses& losses, converters::SideFiles& files) {
+  std::erase_if(files, [&](const auto& file) {
+    return std::ranges::any_of(losses, [&](const converters::Loss& loss) {
+      return loss.is_broken && loss.name == file.first;
+    });
   });
 }
 
@@ -201,8 +210,10 @@ converters::SideFiles files_to_go_on(const converters::Source& source, const Pat
                                      std::vector<std::string>& left_out) {
   const Path model = model_folder_beside(source, beside, input);
   converters::SideFiles files = find_trainer_files(beside, left_out);
-  if (!files.empty() && converters::find_adapter_folder(posix_storage(), beside) != model)
-    return files;
+  const bool is_named = converters::find_adapter_folder(posix_storage(), beside) == model;
+  if (!files.empty() && !is_named) return files;
+  if (is_named)  // an adapter at the top is another one
+    std::erase_if(files, [](const auto& file) { return file.first == kModelConfigs[1]; });
   if (files.empty())
     files = find_named_files(beside, names_beside(source, beside, format), left_out);
   if (!files.empty() && model == beside) return files;
@@ -235,6 +246,7 @@ void take_run_files(const converters::Source& source, const Path& beside, const 
                     ConversionNotes& notes) {
   note_unknown_files(source, beside, notes.left_out);
   output.side_files = files_to_go_on(source, beside, input, output.format, notes.left_out);
+  leave_out_damaged(notes.lost, output.side_files);
   if (output.side_files.empty()) return;
   const bool is_deepspeed = output.format.starts_with(kDeepSpeedFormats);
   if (!is_deepspeed)

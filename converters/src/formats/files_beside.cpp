@@ -3,12 +3,15 @@
 #include "unishard/format/error.hpp"
 #include "unishard/format/staging_names.hpp"
 
+#include "formats/damaged_files.hpp"
 #include "formats/deepspeed/layout.hpp"
 #include "formats/folder_names.hpp"
 #include "formats/trainer/folder.hpp"
 #include "formats/unfinished_save.hpp"
 #include "reading/broken_files.hpp"
 #include "reading/completeness.hpp"
+
+#include <fmt/format.h>
 
 #include <algorithm>
 
@@ -67,7 +70,9 @@ Losses models_within(Storage& storage, const Path& folder, const Path& model) {
     }
     if (found.empty()) continue;
     losses.push_back({Role::OtherModel, entry.name + "/" + found.front().name,
-                      "the model is read from the files of the folder itself"});
+                      model == folder
+                          ? "the model is read from the files of the folder itself"
+                          : fmt::format("the model is read from {}", model.filename().string())});
   }
   return losses;
 }
@@ -83,6 +88,7 @@ Losses files_beside(Storage& storage, const Path& folder, std::string_view forma
   if (format == "native") return {};
   Losses losses = broken_files(storage, folder, has_model_files(format));
   const auto add = [&](Losses more) { std::ranges::move(more, std::back_inserter(losses)); };
+  add(damaged_files(storage, folder, format));
   if (format.starts_with("deepspeed")) add(beside_deepspeed(storage, folder));
   if (format != "dcp") add(other_dcp_saves(storage, folder));
   if (has_model_files(format)) {

@@ -38,6 +38,7 @@
 #include "reading/model_doubts.hpp"
 #include "reading/quantizers.hpp"
 #include "reading/state_doubts.hpp"
+#include "reading/zeroed_tail.hpp"
 
 #include <fmt/format.h>
 
@@ -588,6 +589,7 @@ std::unique_ptr<Source> open_as(Storage& storage, const Path& path, const Row& r
   if (has_model_files(row.entry.name) && storage.kind(path) == EntryKind::Directory)
     source->add_remarks(doubts_about_model(
         storage, find_adapter_folder(storage, path).value_or(path), source->catalog()));
+  if (has_model_files(row.entry.name)) source->add_remarks(doubts_about_tails(storage, path));
   add_doubts_about_steps(storage, path, row.entry.name, *source);
   add_doubts_about_states(row.entry.name, *source);
   return source;

@@ -170,9 +170,9 @@ std::vector<std::string> files_with_suffix(Storage& storage, const Path& folder,
 }
 
 Role role_of_unread_file(std::string_view name) {
-  constexpr std::array<std::string_view, 9> kOthers = {
-      "training_args", "optim",         "pytorch_optim", "scheduler", "scaler",
-      "rng_state",     "random_states", "extra_state",   "meta.pt"};
+  constexpr std::array<std::string_view, 11> kOthers = {
+      "training_args", "optim",       "pytorch_optim", "scheduler", "scaler",       "rng_state",
+      "random_states", "extra_state", "meta.pt",       "sampler",   "dl_state_dict"};
   const auto is_other = [&](std::string_view start) { return name.starts_with(start); };
   const auto ends = [&](std::string_view suffix) { return name.ends_with(suffix); };
   return std::ranges::any_of(kModelSuffixes, ends) && std::ranges::none_of(kOthers, is_other)

@@ -71,8 +71,18 @@ void note_bytes_without_checksum(Team& team, std::uint64_t own, VerifyReport& re
                         bytes));
 }
 
+/// Says what the user may do about a file that is damaged, or missing.
+std::string hint_on_broken(Storage& storage, const Path& folder, const std::string& name) {
+  const bool is_there =
+      storage.kind(folder) == EntryKind::Directory &&
+      std::ranges::count(storage.list(folder), name, &Entry::name) > 0;  // a link to nothing, too
+  return is_there ? "bring the file back, or remove what has its name" : "bring the file back";
+}
+
 /// A checkpoint of which weights or files cannot be read is not sound, whatever the rest is.
-void find_missing(const converters::Source& source, const Path& path, VerifyReport& report) {
+void find_missing(Storage& storage, const converters::Source& source, const Path& path,
+                  VerifyReport& report) {
+  const Path& opened = source.path().empty() ? path : source.path();
   for (const converters::Loss& loss : source.losses()) {
     if (!is_unread_weight(loss) && !loss.is_broken) continue;
     report.findings.push_back(
@@ -81,7 +91,7 @@ void find_missing(const converters::Source& source, const Path& path, VerifyRepo
          .message = loss.is_broken ? fmt::format("{}: {}", loss.name, loss.why)
                                    : fmt::format("{} cannot be read", text_of(loss)),
          .hint = loss.is_broken
-                     ? "bring the file back, or remove its name"
+                     ? hint_on_broken(storage, opened, loss.name)
                      : "what reads the rest, such as zero_to_fp32, needs --allow-missing",
          .bytes = {},
          .lost = {}});
@@ -127,7 +137,7 @@ void check(Storage& storage, const Path& path, const VerifyOptions& options, con
   for (std::string& note : source->notes_and_remarks()) report.notes.push_back(std::move(note));
   if (auto note = note_client_tensors(source->catalog().client_state))
     report.notes.push_back(std::move(*note));
-  if (team.is_first()) find_missing(*source, path, report);
+  if (team.is_first()) find_missing(storage, *source, path, report);
   if (team.is_first() && !source->part_of()) find_incomplete(*source, path, report);
   report.checked.push_back(std::move(checked));
 }

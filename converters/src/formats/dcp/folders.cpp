@@ -12,6 +12,7 @@
 #include "formats/dcp/rank_files.hpp"
 #include "formats/dcp/rank_shards.hpp"
 #include "formats/dcp/safetensors_pieces.hpp"
+#include "formats/dcp/schedule_files.hpp"
 #include "formats/dcp/state_files.hpp"
 #include "reading/completeness.hpp"
 
@@ -164,6 +165,33 @@ void doubt_schedule(Storage& storage, const Path& path, const Path& optimizer,
   };
 }
 
+/// Whether a schedule has set the learning rates of an optimizer in a folder of its own.
+bool is_scheduled_folder(Storage& storage, const Path& folder) {
+  try {
+    StateDictBuilder builder(storage);
+    builder.add_folder(folder, read_metadata(storage, folder / kMetadataFile));
+    return std::ranges::any_of(builder.out.objects, has_schedule);
+  } catch (const Error&) {
+    return false;  // it is named as what is not read
+  }
+}
+
+/// Says which schedules of several are missing.
+void name_missing_schedules(Storage& storage, const Path& path, StateDictBuilder& builder) {
+  std::vector<std::string> scheduled;
+  if (std::ranges::any_of(builder.out.objects, has_schedule))
+    scheduled.emplace_back("the first optimizer");
+  for (const Entry& entry : storage.list(path)) {
+    const std::string number = entry.name.starts_with(kOptimizerFolder)
+                                   ? entry.name.substr(kOptimizerFolder.size())
+                                   : std::string();
+    if (is_number(number) && number != "0" && is_scheduled_folder(storage, path / entry.name))
+      scheduled.push_back(entry.name);
+  }
+  for (Loss& loss : missing_schedules(storage, path, scheduled))
+    builder.out.losses.push_back(std::move(loss));
+}
+
 /// Reads what accelerate and the Trainer save beside model and optimizer: the schedule's file, and
 /// files of each process.
 void read_beside(Storage& storage, const Path& path, const std::vector<Path>& read,
@@ -180,6 +208,7 @@ void read_beside(Storage& storage, const Path& path, const std::vector<Path>& re
           {is_model ? Role::OtherModel : role_of_unread_file(entry.name), entry.name});
     }
   }
+  name_missing_schedules(storage, path, builder);
 }
 
 void read_accelerate(Storage& storage, const Path& path, StateDictBuilder& builder) {

@@ -173,14 +173,14 @@ bool is_usual(std::string_view part) { return std::ranges::count(kUsualNames, pa
 
 /// Returns what precedes the names of the whole model when the optimizer's names begin behind
 /// `prefix`: an optimizer over a part of the model, "model.encoder.", leaves the rest out. Where
-/// the state dict is nested, that is the dict that holds the tensor.
+/// the files record the dicts, that is the one that holds the tensor: the top level too.
 std::string root_of(const std::string& prefix, const TensorEntry& tensor) {
-  if (tensor.path.size() < 2) {
+  if (tensor.path.empty()) {
     const std::string first = prefix.substr(0, prefix.find('.'));
     return is_usual(first) ? first + "." : prefix;
   }
   const std::string& name = tensor.path.back().text;
-  if (name.size() >= tensor.key.size() || !tensor.key.ends_with(name)) return prefix;
+  if (!tensor.key.ends_with(name)) return prefix;
   return prefix.substr(0, tensor.key.size() - name.size());
 }
 

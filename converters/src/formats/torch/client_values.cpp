@@ -48,7 +48,10 @@ void ClientValues::add(const std::string& key, const Json& value) {
       by_key_.emplace(key, members_.size());
       members_.emplace_back(key, std::move(kept.front()));
     } else if (!kept.empty()) {
-      dropped.push_back(fmt::format("{}: a tensor in it has no name of its own", key));
+      dropped.push_back(fmt::format("{}: {}", key,
+                                    std::ranges::all_of(tensors_in(value), is_known)
+                                        ? "a tensor in it has no name of its own"
+                                        : "tensors in it are not in the checkpoint"));
     }
   }
   for (const std::string& line : dropped)

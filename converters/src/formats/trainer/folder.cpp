@@ -5,6 +5,7 @@
 
 #include "formats/safetensors/model_folder.hpp"
 #include "formats/torch/weight_index.hpp"
+#include "formats/trainer/trained_adapter.hpp"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -18,10 +19,39 @@ namespace {
 
 constexpr std::array<const char*, 2> kTorchModels = {"pytorch_model.bin", "adapter_model.bin"};
 constexpr std::array<const char*, 2> kModelConfigs = {"config.json", "adapter_config.json"};
+constexpr std::array<std::string_view, 2> kAdapterSuffixes = {".safetensors", ".bin"};
 constexpr const char* kTorchIndex = "pytorch_model.bin.index.json";
 
 bool has_model(Storage& storage, const Path& folder) {
   return has_torch_model(storage, folder) || safetensors::is_model_folder(storage, folder);
+}
+
+bool has_adapter(Storage& storage, const Path& folder) {
+  return std::ranges::any_of(kAdapterSuffixes, [&](std::string_view suffix) {
+    return storage.kind(folder / fmt::format("{}{}", kAdapterStem, suffix)) == EntryKind::File;
+  });
+}
+
+/// Says why it is not known whether the adapter of `folder` was trained: the optimizer's states fit
+/// several adapters, or none of `names` and itself.
+std::string doubt_about(const Path& folder, const std::vector<Path>& fitting,
+                        const std::vector<std::string>& names) {
+  if (fitting.empty())
+    return fmt::format(
+        "they have the shapes of no adapter here alone, neither of this one nor of "
+        "{}",
+        fmt::join(names, ", "));
+  std::vector<std::string> others;
+  for (const Path& place : fitting) {
+    if (place != folder) others.push_back(place.filename().string());
+  }
+  if (others.size() == fitting.size())
+    return fmt::format("they have the shapes of the adapters {}, and not of this one",
+                       fmt::join(others, ", "));
+  return fmt::format(
+      "the folder has the adapter {} too, which has the same shapes and may be the "
+      "one that was trained; --assume-model-order says that it is not",
+      fmt::join(others, ", "));
 }
 
 /// A Trainer's folder with the configuration of a model has lost its model where that is not there.
@@ -75,30 +105,37 @@ bool has_torch_model(Storage& storage, const Path& folder) {
 std::vector<std::string> adapter_folders(Storage& storage, const Path& folder) {
   std::vector<std::string> names;
   for (const Entry& entry : storage.list(folder)) {
-    if (entry.kind != EntryKind::Directory) continue;
-    for (const std::string_view suffix : {".safetensors", ".bin"}) {
-      const Path file = folder / entry.name / fmt::format("{}{}", kAdapterStem, suffix);
-      if (storage.kind(file) != EntryKind::File) continue;
+    if (entry.kind == EntryKind::Directory && has_adapter(storage, folder / entry.name))
       names.push_back(entry.name);
-      break;
-    }
   }
   std::ranges::sort(names);
   return names;
 }
 
-Path model_folder(Storage& storage, const Path& folder) {
-  if (has_model_or_config(storage, folder)) return folder;
-  const std::vector<std::string> adapters = adapter_folders(storage, folder);
-  if (adapters.size() == 1) return folder / adapters.front();
-  if (adapters.empty()) return folder;
+ModelPlace find_model(Storage& storage, const Path& folder) {
+  const bool is_at_top = has_model_or_config(storage, folder);
+  const std::vector<std::string> names = adapter_folders(storage, folder);
+  if (names.empty() || (is_at_top && !has_adapter(storage, folder))) return {folder};
+  if (!is_at_top && names.size() == 1) return {folder / names.front()};
+  std::vector<Path> places;
+  if (is_at_top) places.push_back(folder);
+  for (const std::string& name : names) places.push_back(folder / name);
+  const std::vector<Path> fitting =
+      fitting_adapters(storage, folder / file_names(Program::Trainer).optimizer, places);
+  if (fitting.size() == 1) return {fitting.front()};
+  if (is_at_top) return {folder, doubt_about(folder, fitting, names)};
   raise(ErrorCode::Unsupported,
-        fmt::format("{} holds the adapters {}, and does not tell which of them the optimizer has "
-                    "trained",
-                    folder.string(), fmt::join(adapters, ", ")),
+        fmt::format("{} holds the adapters {}, and nothing tells which of them was trained: {}",
+                    folder.string(), fmt::join(names, ", "),
+                    fitting.empty() ? "the optimizer's states have the shapes of none of them alone"
+                                    : "the optimizer's states have the shapes of several"),
         fmt::format("name the folder of one for its weights, such as {}, or move the folders of "
                     "the others away",
-                    (folder / adapters.front()).string()));
+                    places.front().string()));
+}
+
+Path model_folder(Storage& storage, const Path& folder) {
+  return find_model(storage, folder).folder;
 }
 
 std::optional<Program> find_program(Storage& storage, const Path& folder) {

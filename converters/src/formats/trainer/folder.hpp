@@ -29,9 +29,18 @@ inline constexpr std::string_view kTrainerState = "trainer_state.json";
 /// optimizer in files of their own.
 std::optional<Program> find_program(Storage& storage, const Path& folder);
 
-/// Returns the folder of the model: `folder`, or the one folder in it with an adapter that is not
-/// called "default", as PEFT saves it below a Trainer's checkpoint.
-/// Throws: Unsupported, naming them, where several have one and `folder` has none.
+/// The model of a folder. PEFT saves an adapter that is not called "default" in a folder
+/// of its name below a Trainer's checkpoint.
+struct ModelPlace {
+  Path folder;
+  /// Why it is not known whether the optimizer has trained the adapter there; empty where it is.
+  std::string doubt = {};
+};
+/// Returns `folder`, or the folder in it with the only adapter. Of several it is the one whose
+/// shapes the optimizer's states have, else that of `folder`, with a doubt.
+/// Throws: Unsupported, naming them, where nothing decides and `folder` has none.
+ModelPlace find_model(Storage& storage, const Path& folder);
+/// Returns the folder that find_model() finds.
 Path model_folder(Storage& storage, const Path& folder);
 /// Returns the names of the folders in `folder` that hold an adapter.
 std::vector<std::string> adapter_folders(Storage& storage, const Path& folder);

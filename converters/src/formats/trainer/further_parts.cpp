@@ -84,13 +84,12 @@ Losses missing_further_files(Storage& storage, const Path& folder) {
   Losses losses;
   // What was read tells of the first model and optimizer, and their numbers begin at 1.
   const auto lose_gap = [&](const std::set<std::uint64_t>& numbers, Role role,
-                            std::string_view start, std::string_view end, std::uint64_t next = 1) {
+                            std::string_view start, std::string_view end) {
+    std::uint64_t next = 1;
     for (const std::uint64_t number : numbers) {
       if (number > next) {
         losses.push_back({.role = role,
-                          .name = next == 0
-                                      ? fmt::format("{}{}", start.substr(0, start.size() - 1), end)
-                                      : fmt::format("{}{}{}", start, next, end),
+                          .name = fmt::format("{}{}{}", start, next, end),
                           .why = fmt::format("missing, and {}{} is there", start, number),
                           .is_broken = true});
         return;
@@ -106,17 +105,12 @@ Losses missing_further_files(Storage& storage, const Path& folder) {
                       fmt::format("not there, and {}{}.bin is: it is missing, unless one model has "
                                   "several optimizers",
                                   kOptimizerKey, *found[1].rbegin())});
-  std::set<std::uint64_t> schedules;
   for (const Entry& entry : storage.list(folder)) {
-    if (entry.name == "scheduler.bin") schedules.insert(0);
     const auto number = further_key({kScheduleKey, ".bin", ""}, entry.name);
-    if (!number || std::stoull(*number) == 0) continue;
-    schedules.insert(std::stoull(*number));
-    if (!found[1].contains(std::stoull(*number)))
-      losses.push_back({Role::SideFile, fmt::format("{}{}.bin", kOptimizerKey, *number),
-                        fmt::format("no such file is beside {}", entry.name)});
+    if (!number || std::stoull(*number) == 0 || found[1].contains(std::stoull(*number))) continue;
+    losses.push_back({Role::SideFile, fmt::format("{}{}.bin", kOptimizerKey, *number),
+                      fmt::format("no such file is beside {}", entry.name)});
   }
-  lose_gap(schedules, Role::Setting, kScheduleKey, ".bin", 0);
   return losses;
 }
 

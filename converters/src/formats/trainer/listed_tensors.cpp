@@ -28,6 +28,19 @@ Losses ListedTensors::missing() const {
   return losses;
 }
 
+std::vector<std::string> ListedTensors::doubts() const {
+  std::vector<std::string> lines;
+  if (const auto names = misplaced(); !names.empty())
+    lines.push_back(fmt::format("{} lists tensors in other files than those that have them: {}",
+                                index_.filename().string(), first_names(names)));
+  if (const auto names = unlisted(); !names.empty())
+    lines.push_back(
+        fmt::format("{} does not list all tensors of its files, and these are read too: "
+                    "{}",
+                    index_.filename().string(), first_names(names)));
+  return lines;
+}
+
 std::vector<std::string> ListedTensors::misplaced() const {
   std::vector<std::string> names;
   for (const auto& [tensor, file] : listed_) {
@@ -35,9 +48,16 @@ std::vector<std::string> ListedTensors::misplaced() const {
     if (held != held_.end() && !held->second.contains(file))
       names.push_back(fmt::format("{} ({}, and not {})", tensor, *held->second.begin(), file));
   }
-  if (names.empty()) return {};
-  return {fmt::format("{} lists tensors in other files than those that have them: {}",
-                      index_.filename().string(), first_names(names))};
+  return names;
+}
+
+std::vector<std::string> ListedTensors::unlisted() const {
+  std::vector<std::string> names;
+  if (listed_.empty()) return names;  // there is no index
+  for (const auto& [tensor, files] : held_) {
+    if (!listed_.contains(tensor)) names.push_back(fmt::format("{} ({})", tensor, *files.begin()));
+  }
+  return names;
 }
 
 }  // namespace unishard::converters::trainer

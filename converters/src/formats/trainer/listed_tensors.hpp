@@ -25,10 +25,14 @@ class ListedTensors {
   /// Returns the listed names whose values are no tensors.
   /// Throws: Corrupt, naming the index and a tensor that it lists and no file has.
   Losses missing() const;
-  /// Returns a remark on tensors that are in another file than the index says, if any.
-  std::vector<std::string> misplaced() const;
+  /// Returns remarks on tensors that are in another file than the index says, and on those that it
+  /// does not list.
+  std::vector<std::string> doubts() const;
 
  private:
+  std::vector<std::string> misplaced() const;
+  std::vector<std::string> unlisted() const;
+
   Path index_;
   WeightMap listed_;
   std::map<std::string, std::set<std::string>> held_;  ///< the files that have each tensor

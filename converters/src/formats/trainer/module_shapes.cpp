@@ -29,6 +29,8 @@ void add_shapes(const TorchFile& file, Value states, std::set<Shape>& shapes) {
   }
 }
 
+}  // namespace
+
 std::size_t count_parameters(Value optimizer) {
   const auto groups = optimizer.is_dict() ? optimizer.find("param_groups") : std::nullopt;
   if (!groups || !groups->is_sequence()) return 0;
@@ -40,8 +42,6 @@ std::size_t count_parameters(Value optimizer) {
   }
   return count;
 }
-
-}  // namespace
 
 ModuleShapes::ModuleShapes(std::string_view model_type, const TorchFile* optimizer)
     : fused_(FusedParameters::of(model_type)) {

@@ -14,6 +14,9 @@
 
 namespace unishard::converters::trainer {
 
+/// Returns how many parameters the groups of an optimizer's state list.
+std::size_t count_parameters(torch::Value optimizer);
+
 class ModuleShapes {
  public:
   /// `optimizer` is the file of the optimizer; null where there is none that can be read.

@@ -14,6 +14,7 @@
 #include "formats/dcp/keys.hpp"
 #include "formats/dcp/raw_names.hpp"
 #include "formats/dcp/safetensors_pieces.hpp"
+#include "formats/dcp/schedule_files.hpp"
 #include "formats/dcp/state_dict_source.hpp"
 #include "formats/dcp/state_files.hpp"
 #include "formats/safetensors/model_folder.hpp"
@@ -125,7 +126,7 @@ void add_model(StateDictBuilder& builder, Pieces pieces, const ModuleShapes& mod
 /// Says where the index of the model and its files differ.
 void compare_with_index(const ListedTensors& listed, StateDictBuilder& builder) {
   std::ranges::move(listed.missing(), std::back_inserter(builder.out.losses));
-  std::ranges::move(listed.misplaced(), std::back_inserter(builder.out.remarks));
+  std::ranges::move(listed.doubts(), std::back_inserter(builder.out.remarks));
 }
 
 ReadModel read_safetensors(Storage& storage, const Path& folder, StateDictBuilder& builder,
@@ -404,7 +405,8 @@ class Reader {
   }
 
   std::unique_ptr<Source> open() {
-    const Path weights = model_folder(storage_, folder_);
+    const ModelPlace place = find_model(storage_, folder_);
+    const Path& weights = place.folder;
     const bool is_torch =
         has_torch_model(storage_, weights) && !safetensors::is_model_folder(storage_, weights);
     const std::optional<std::string> config = model_config(storage_, folder_);
@@ -415,8 +417,11 @@ class Reader {
     const ModuleShapes shapes(type.value_or(""), states ? &*states : nullptr);
     const ReadModel read = is_torch ? read_torch_model(storage_, weights, builder_)
                                     : read_safetensors(storage_, weights, builder_, shapes);
-    read_ = read.files;
-    if (read.adapter_naming) take_adapters(weights);
+    if (weights == folder_) {
+      read_ = read.files;
+    } else {
+      take_named_adapter(weights);
+    }
     read_.emplace_back(names_.optimizer);
     if (states) read_optimizer(*states, is_torch);
     read_schedule();
@@ -430,7 +435,7 @@ class Reader {
     // UniShard's own sink lists the names that it knows, as the catalog has them.
     const bool is_ours = !text_.empty();
     builder_.out.may_be_replica = !has_modules_names(text_);
-    const bool is_undecided = !other_adapters_.empty() && !order.is_assumed;
+    const bool is_undecided = !place.doubt.empty() && !order.is_assumed;
     builder_.out.number_names = {
         .fit =
             [order, has_names = is_ours || is_undecided, is_known = has_known_order()](
@@ -445,13 +450,8 @@ class Reader {
             "takes the model's parameters. If a script took them in another order, save "
             "with their names (get_state_dict)",
         .undecided =
-            [order, is_undecided, others = other_adapters_](const auto& parameters,
-                                                            const auto& model) {
-              if (is_undecided)
-                return fmt::format(
-                    "the folder has the adapter {} too, which may be the one that was trained; "
-                    "--assume-model-order says that it is not",
-                    others);
+            [order, is_undecided, doubt = place.doubt](const auto& parameters, const auto& model) {
+              if (is_undecided) return doubt;
               return undecided_hint(order, would_fit(order, parameters, model));
             }};
     const bool is_trainer = names_.format == file_names(Program::Trainer).format;
@@ -479,14 +479,9 @@ class Reader {
   }
 
  private:
-  /// Takes note of adapters in folders of their own. Nothing tells which of several was trained.
-  void take_adapters(const Path& model) {
-    std::vector<std::string> others = adapter_folders(storage_, folder_);
-    if (model == folder_) {
-      other_adapters_ = fmt::format("{}", fmt::join(others, ", "));
-      return;
-    }
-    const std::string name = model.filename().string();
+  /// The model is the adapter in a folder of its name.
+  void take_named_adapter(const Path& folder) {
+    const std::string name = folder.filename().string();
     read_.push_back(name);
     builder_.out.remarks.push_back(
         fmt::format("the adapter is called {} in the run, and its parameters have the name "
@@ -548,6 +543,13 @@ class Reader {
     }
     for (Loss& loss : missing_further_files(storage_, folder_))
       builder_.out.losses.push_back(std::move(loss));
+    std::vector<std::string> scheduled;
+    for (const dcp::ObjectEntry& object : builder_.out.objects) {
+      const bool is_optimizer = object.key == kOptimizer || is_further_optimizer(object.key);
+      if (is_optimizer && dcp::has_schedule(object)) scheduled.push_back(object.key + ".bin");
+    }
+    for (Loss& loss : dcp::missing_schedules(storage_, folder_, scheduled))
+      builder_.out.losses.push_back(std::move(loss));
   }
 
   void read_further_optimizer(const std::string& key, const std::string& name) {
@@ -604,8 +606,7 @@ class Reader {
   StateDictBuilder builder_;
   std::vector<std::string> read_;  // names of files
   std::string text_;
-  std::string other_adapters_;  ///< beside the one that is the model
-  std::string missing_;         ///< a remark on a schedule that is not there
+  std::string missing_;  ///< a remark on a schedule that is not there
 };
 
 }  // namespace

@@ -118,8 +118,10 @@ class Planner {
       plan_.notes.push_back(fmt::format(
           "{} parameters of the base model, or of other adapters than \"default\"", base));
     if (!others.empty())
-      plan_.notes.push_back(fmt::format("{} tensors of neither model nor optimizer ({} first)",
-                                        others.size(), quote(others.front())));
+      plan_.notes.push_back(
+          fmt::format("{} tensors of neither model nor optimizer ({} first), with the values that "
+                      "they are in",
+                      others.size(), quote(others.front())));
   }
 
   /// The reader finds the parameters of the optimizer among the tensors of the model by their
@@ -351,14 +353,30 @@ class Planner {
     return fqns;
   }
 
+  /// Removes the values whose tensors are left out, of which a reader could make nothing.
+  static void forget_values_of(const std::set<std::string>& lost, Json& client_state) {
+    if (!client_state.is_object() || client_state.contains("$type")) return;
+    std::vector<std::string> keys;
+    for (const auto& [key, value] : client_state.items()) {
+      if (std::ranges::any_of(torch::tensors_in(value),
+                              [&](const std::string& fqn) { return lost.contains(fqn); }))
+        keys.push_back(key);
+    }
+    for (const std::string& key : keys) client_state.erase(key);
+  }
+
   std::string embedded_text() const {
     Catalog kept = catalog_;
     kept.tensors.clear();
     std::vector<bool> is_left_out(catalog_.tensors.size());
     for (const std::size_t i : plan_.left_out) is_left_out[i] = true;
+    std::set<std::string> lost_values;
     for (std::size_t i = 0; i < catalog_.tensors.size(); ++i) {
-      if (!is_left_out[i]) kept.tensors.push_back(catalog_.tensors[i]);
+      const TensorInfo& tensor = catalog_.tensors[i];
+      if (!is_left_out[i]) kept.tensors.push_back(tensor);
+      if (is_left_out[i] && tensor.state == kExtraState) lost_values.insert(tensor.fqn);
     }
+    forget_values_of(lost_values, kept.client_state);
     Catalog read = kept;
     for (TensorInfo& tensor : read.tensors) tensor.fqn = read_name(tensor.fqn);
     return catalog_text(kept, flat_paths(read, "model."));

@@ -378,6 +378,9 @@ def deepspeed_rank(rank, world, folder, seed):
     if dtype == "bf16" and stage and rng.random() < 0.2:
         config["data_types"] = {"grad_accum_dtype": "fp32"}
     engine = deepspeed.initialize(model=net, optimizer=optimizer, config=config)[0]
+    if kind == "adagrad" and stage:  # ZeRO makes Adagrad anew with its defaults, and trains with these
+        for group in groups:
+            group.update(models.copied(optimizer.defaults))
     for step in range(2):
         engine.backward(engine(models.batch(net, rank, step)))
         engine.step()
