@@ -614,6 +614,13 @@ TEST_F(TwoAdapters, OfTheSameShapesAreDoubted) {
               testing::Contains(HasSubstr("the adapter aux too, which has the same shapes")));
 }
 
+TEST_F(TwoAdapters, WithoutAnOptimizerThatTellsAreDoubted) {
+  arrange("aux", "one");
+  test::write_file(folder_ / "optimizer.pt", "");
+  EXPECT_THAT(test::error_of([&] { open_source(posix_storage(), folder_); }),
+              test::Fails(ErrorCode::Unsupported, {"aux, one", "no states of the optimizer can"}));
+}
+
 TEST_F(TwoAdapters, OfOtherShapesThanTheStatesAreDoubted) {
   arrange("aux", "one");
   fs::remove_all(folder_ / "aux");

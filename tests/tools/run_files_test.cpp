@@ -245,6 +245,22 @@ TEST_F(RunFiles, AnAdaptersFolderHasNoPlaceForItsOptimizer) {
   }
 }
 
+/// Before safetensors PEFT saved an adapter with torch.save.
+TEST_F(RunFiles, AFolderWithAnAdapterOfTorchIsAModel) {
+  const fs::path saved = temp_.path() / "saved", model = temp_.path() / "model";
+  fs::create_directory(saved);
+  fs::copy_file(kFolders / "adapter/adapter_config.json", saved / "adapter_config.json");
+  ASSERT_EQ(unishard({"convert", kFolders / "adapter/adapter_model.safetensors",
+                      saved / "adapter_model.bin", "--to", "torch"})
+                .status,
+            0);
+  EXPECT_EQ(report_of({"inspect", saved})["format"], "torch");
+  ASSERT_EQ(unishard({"zero_to_fp32", saved, model}).status, 0);
+  EXPECT_THAT(files_of(model),
+              testing::ElementsAre("adapter_config.json", "adapter_model.safetensors"));
+  EXPECT_EQ(unishard({"diff", model, kFolders / "adapter/adapter_model.safetensors"}).status, 0);
+}
+
 /// PEFT saves an adapter that is not called "default" into a folder of its name.
 TEST_F(RunFiles, AnAdapterInAFolderOfItsNameIsATrainersModel) {
   const fs::path saved = run_ / "checkpoint-11";

@@ -43,6 +43,7 @@ using torch::TorchFile;
 
 constexpr std::string_view kSingle = "pytorch_model.bin";
 constexpr std::string_view kIndex = "pytorch_model.bin.index.json";
+constexpr std::string_view kAdapter = "adapter_model.bin";  // of PEFT
 
 class Collector {
  public:
@@ -363,7 +364,8 @@ bool is_torch(Storage& storage, const Path& path) {
   if (kind == EntryKind::File) return torch::is_torch_file(torch::whole_file(storage, path));
   if (kind != EntryKind::Directory) return false;
   return storage.kind(path / kSingle) == EntryKind::File ||
-         storage.kind(path / kIndex) == EntryKind::File || torch::has_shards(storage, path);
+         storage.kind(path / kIndex) == EntryKind::File || torch::has_shards(storage, path) ||
+         storage.kind(path / kAdapter) == EntryKind::File;
 }
 
 std::unique_ptr<Source> open_torch(Storage& storage, const Path& path, const OpenOptions& options) {
@@ -402,6 +404,8 @@ std::unique_ptr<Source> open_torch(Storage& storage, const Path& path, const Ope
     for (const auto& [number, name] : shards->files) collector.add_shard(storage, path / name);
     if (std::string doubt = shards->doubt(); !doubt.empty())
       collector.parts.notes.push_back(std::move(doubt));
+  } else {
+    collector.add_file(storage, path / kAdapter, nullptr);
   }
   if (storage.kind(path) == EntryKind::Directory) {
     for (Loss& loss : unread_training_files(storage, path))

@@ -32,26 +32,38 @@ bool has_adapter(Storage& storage, const Path& folder) {
   });
 }
 
-/// Says why it is not known whether the adapter of `folder` was trained: the optimizer's states fit
-/// several adapters, or none of `names` and itself.
-std::string doubt_about(const Path& folder, const std::vector<Path>& fitting,
+/// Says why it is not known whether the adapter of `folder` was trained, where not it alone fits
+/// the optimizer. `names` are the other adapters.
+std::string doubt_about(const Path& folder, const std::optional<std::vector<Path>>& fitting,
                         const std::vector<std::string>& names) {
-  if (fitting.empty())
+  if (!fitting)
+    return fmt::format(
+        "the folder has {} too, and the optimizer has no states that tell which of "
+        "the adapters was trained",
+        fmt::join(names, ", "));
+  if (fitting->empty())
     return fmt::format(
         "they have the shapes of no adapter here alone, neither of this one nor of "
         "{}",
         fmt::join(names, ", "));
   std::vector<std::string> others;
-  for (const Path& place : fitting) {
+  for (const Path& place : *fitting) {
     if (place != folder) others.push_back(place.filename().string());
   }
-  if (others.size() == fitting.size())
+  if (others.size() == fitting->size())
     return fmt::format("they have the shapes of the adapters {}, and not of this one",
                        fmt::join(others, ", "));
   return fmt::format(
       "the folder has the adapter {} too, which has the same shapes and may be the "
       "one that was trained; --assume-model-order says that it is not",
       fmt::join(others, ", "));
+}
+
+/// Says why none of several adapters is known as the one that the optimizer has trained.
+std::string_view words_about(const std::optional<std::vector<Path>>& fitting) {
+  if (!fitting) return "no states of the optimizer can be read";
+  return fitting->empty() ? "the optimizer's states have the shapes of none of them alone"
+                          : "the optimizer's states have the shapes of several";
 }
 
 /// A Trainer's folder with the configuration of a model has lost its model where that is not there.
@@ -120,15 +132,16 @@ ModelPlace find_model(Storage& storage, const Path& folder) {
   std::vector<Path> places;
   if (is_at_top) places.push_back(folder);
   for (const std::string& name : names) places.push_back(folder / name);
-  const std::vector<Path> fitting =
-      fitting_adapters(storage, folder / file_names(Program::Trainer).optimizer, places);
-  if (fitting.size() == 1) return {fitting.front()};
+  const Path of_trainer = folder / file_names(Program::Trainer).optimizer,
+             of_accelerate = folder / file_names(Program::Accelerate).optimizer;
+  const bool is_trainers = storage.kind(of_trainer) == EntryKind::File;
+  const std::optional<std::vector<Path>> fitting =
+      fitting_adapters(storage, is_trainers ? of_trainer : of_accelerate, places);
+  if (fitting && fitting->size() == 1) return {fitting->front()};
   if (is_at_top) return {folder, doubt_about(folder, fitting, names)};
   raise(ErrorCode::Unsupported,
         fmt::format("{} holds the adapters {}, and nothing tells which of them was trained: {}",
-                    folder.string(), fmt::join(names, ", "),
-                    fitting.empty() ? "the optimizer's states have the shapes of none of them alone"
-                                    : "the optimizer's states have the shapes of several"),
+                    folder.string(), fmt::join(names, ", "), words_about(fitting)),
         fmt::format("name the folder of one for its weights, such as {}, or move the folders of "
                     "the others away",
                     places.front().string()));

@@ -72,18 +72,18 @@ bool fits(Storage& storage, const Trained& trained, const Path& folder) {
 
 }  // namespace
 
-std::vector<Path> fitting_adapters(Storage& storage, const Path& optimizer,
-                                   const std::vector<Path>& folders) {
-  std::vector<Path> fitting;
+std::optional<std::vector<Path>> fitting_adapters(Storage& storage, const Path& optimizer,
+                                                  const std::vector<Path>& folders) {
   try {
     const Trained trained = read_trained(storage, optimizer);
-    if (trained.shapes.empty()) return {};
+    if (trained.shapes.empty()) return std::nullopt;
+    std::vector<Path> fitting;
     std::ranges::copy_if(folders, std::back_inserter(fitting),
                          [&](const Path& folder) { return fits(storage, trained, folder); });
+    return fitting;
   } catch (const Error&) {
-    return {};
+    return std::nullopt;
   }
-  return fitting;
 }
 
 }  // namespace unishard::converters::trainer

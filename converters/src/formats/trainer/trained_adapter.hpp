@@ -3,14 +3,15 @@
 // or modules differ in the shapes of their tensors, and the optimizer's states have those of one.
 #include "unishard/format/storage.hpp"
 
+#include <optional>
 #include <vector>
 
 namespace unishard::converters::trainer {
 
 /// Returns those of `folders`, each with an adapter, whose tensors are as many as the parameters of
-/// the optimizer and have the shapes of its states. Where the optimizer or a folder cannot be read,
-/// it fits nothing: its reader says so.
-std::vector<Path> fitting_adapters(Storage& storage, const Path& optimizer,
-                                   const std::vector<Path>& folders);
+/// the optimizer and have the shapes of its states; nullopt for an optimizer without states, or
+/// that cannot be read. A folder that cannot be read fits nothing: its reader says so.
+std::optional<std::vector<Path>> fitting_adapters(Storage& storage, const Path& optimizer,
+                                                  const std::vector<Path>& folders);
 
 }  // namespace unishard::converters::trainer
