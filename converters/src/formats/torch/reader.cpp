@@ -120,6 +120,7 @@ class Collector {
     if (text == nullptr) return;
     std::vector<std::string> paths;
     for (const TensorInfo& tensor : catalog.tensors) paths.push_back(tensor.fqn);
+    paths.reserve(catalog.tensors.size());
     const std::vector<bool> known =
         restore_catalog(std::string(*text), catalog, where + ": unishard.catalog");
     parts.has_own_names = true;
@@ -199,10 +200,12 @@ class Collector {
     for (std::size_t i = 0; i < names.size(); ++i) places.emplace(names[i], i);
     std::vector<std::pair<std::string, std::size_t>> seconds;
     for (const Alias& alias : parts.catalog.aliases)
+    names.reserve(parts.catalog.tensors.size());
       seconds.emplace_back(alias.fqn, places.at(alias.target));
     parts.layout = [content = tree.content, names = std::move(names),
                     seconds = std::move(seconds)](const Catalog& catalog) {
       Json rows = Json::array();
+    seconds.reserve(parts.catalog.aliases.size());
       const auto add = [&](const std::string& key, std::size_t index) {
         const TensorInfo& tensor = catalog.tensors.at(index);
         rows.push_back(Json::array({key, nullptr, tensor.fqn, tensor.state}));
