@@ -250,7 +250,8 @@ Loss unsaved_weight(std::string fqn) {
   return {.role = Role::Weight,
           .name = std::move(fqn),
           .why = "the optimizer trains it, and no file of the model holds it",
-          .is_broken = true};
+          .is_broken = true,
+          .is_absent = true};
 }
 
 std::optional<std::uint32_t> rank_of_file(const Path& file) {
