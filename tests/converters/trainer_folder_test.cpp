@@ -105,6 +105,27 @@ TEST_F(TrainerFolder, IsOneTrainingState) {
   EXPECT_THAT(notes_of(*source), testing::IsEmpty());
 }
 
+/// DeepSpeed's optimizers may have counted a step more than the run.
+TEST_F(TrainerFolder, CountsTheStepsOfTheRunAndThoseOfTheOptimizer) {
+  const auto source = open_source(posix_storage(), kFolders / "llama");
+  Catalog catalog = source->catalog();
+  for (const Json& position : {Json{{"global_steps", 6}}, Json(), Json{{"global_steps", "six"}}}) {
+    catalog.step = 7;
+    catalog.data_position = position;
+    const std::int64_t expected = position.is_object() && position["global_steps"] == 6 ? 6 : 7;
+    const Path folder = temp_.path() / fmt::format("{}-{}", expected, position.size());
+    const auto sink =
+        make_sink(posix_storage(), {.format = "trainer", .path = folder, .tag = ""}, catalog);
+    CopyPlan plan{.source = source.get(), .target = &catalog, .tensor_map = {}};
+    for (std::size_t i = 0; i < catalog.tensors.size(); ++i) plan.tensor_map.push_back(i);
+    copy(plan, *sink, {});
+    sink->commit();
+    const auto copy = open_source(posix_storage(), folder);
+    EXPECT_EQ(copy->catalog().step, 7) << position;
+    EXPECT_EQ(copy->catalog().data_position["global_steps"], expected) << position;
+  }
+}
+
 std::string text_of(const Path& file) { return read_text(posix_storage(), file, 1 << 20); }
 
 /// transformers 5 stacks the experts of a layer in memory, and the files have one tensor for each.

@@ -5,6 +5,7 @@
 
 #include "core/file_records.hpp"
 #include "formats/deepspeed/model_keys.hpp"
+#include "reading/state_doubts.hpp"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -352,7 +353,7 @@ void keep_cut_patterns(Catalog& catalog, const Json& users) {
 }
 
 std::int64_t choose_step(const std::vector<std::int64_t>& steps, const ModelFile& model,
-                         Notes& notes) {
+                         const Catalog& catalog, Notes& notes) {
   const std::int64_t counted = std::max<std::int64_t>(0, model.global_steps - model.skipped_steps);
   if (steps.empty()) {
     const auto own = model.own.find("step");
@@ -364,7 +365,8 @@ std::int64_t choose_step(const std::vector<std::int64_t>& steps, const ModelFile
     notes.add(fmt::format("the optimizer's step differs between parameters: {} to {}; {} is kept",
                           least, most, most));
   }
-  if (most != counted) {
+  const bool is_the_start = most > counted && most - 1 == counted && counts_the_start(catalog);
+  if (most != counted && !is_the_start) {
     notes.add(
         fmt::format("the optimizer counts {} steps, the run {} (global_steps - "
                     "skipped_steps); the optimizer's are kept",

@@ -86,10 +86,10 @@ void take_run_facts(const ModelFile& model, Catalog& catalog);
 /// run, and its modules tell it anew.
 void keep_cut_patterns(Catalog& catalog, const Json& users);
 
-/// Returns the catalog's step, chosen from those in the files. Adds a note when they contradict
-/// each other.
+/// Returns the catalog's step, chosen from those in the files, which is the optimizer's own. Adds a
+/// note when they contradict each other. `catalog` has all but the step.
 std::int64_t choose_step(const std::vector<std::int64_t>& steps, const ModelFile& model,
-                         Notes& notes);
+                         const Catalog& catalog, Notes& notes);
 
 /// How the weights in the module compare with the master copies, which the same step wrote.
 struct WeightComparison {

@@ -41,8 +41,8 @@ class RankReader {
     } else {
       raise_no_files();
     }
-    catalog().step = choose_step(steps_, model_, notes_);
     take_run_facts(model_, catalog());
+    catalog().step = choose_step(steps_, model_, catalog(), notes_);
     compare_with_module();
     parts_.format = "deepspeed";
     parts_.rank_of_file = rank_of_file;
