@@ -8,6 +8,7 @@
 #include "containers/boxes.hpp"
 #include "containers/object_tree.hpp"
 #include "formats/dcp/flat_places.hpp"
+#include "containers/shared_views.hpp"
 #include "formats/dcp/metadata.hpp"
 #include "formats/dcp/rank_ties.hpp"
 #include "formats/dcp/stored_items.hpp"
@@ -219,7 +220,7 @@ class StateDictBuilder {
   std::unordered_set<std::string> second_keys_;           // those in `out`
   RankTies ties_;
   /// The first key of each view of a storage, by the name of its file.
-  std::map<std::pair<std::string, torch::ViewIdentity>, std::string> views_;
+  torch::ViewNames views_;
 };
 
 }  // namespace unishard::converters::dcp
