@@ -687,12 +687,25 @@ TEST_F(TrainerFolder, OfATiedWeightHasItsTrainedNameAndItsStates) {
   }
 }
 
-/// As DistributedDataParallel names them: the copy has the names of the files, too.
-TEST_F(TrainerFolder, OfAReplicaIsReadAlikeFromItsCopy) {
+/// accelerate saves what DistributedDataParallel made of the model, which it does for several
+/// processes. The Trainer saves the model, in which a module may have that name.
+TEST_F(TrainerFolder, OfAReplicaHasTheNamesOfTheModel) {
   const Made two{DType::Float32, {2}, {1, 2}};
-  for (const char* optimizer : {"optimizer.bin", "optimizer.pt"}) {
-    const Path folder = temp_.path() / optimizer;
+  struct Case {
+    const char* optimizer;
+    int processes;
+    const char* expected;
+  };
+  for (const auto& [optimizer, processes, expected] :
+       {Case{"optimizer.bin", 0, "a.weight "}, Case{"optimizer.bin", 1, "module.a.weight "},
+        Case{"optimizer.bin", 2, "a.weight "}, Case{"optimizer.pt", 0, "module.a.weight "},
+        Case{"optimizer.pt", 2, "module.a.weight "}}) {
+    const Path folder = temp_.path() / fmt::format("{}-{}", optimizer, processes);
     fs::create_directory(folder);
+    SideFiles states;
+    for (int i = 0; i < processes; ++i)
+      states.emplace_back(fmt::format("random_states_{}.pkl", i), "a state");
+    for (const auto& [name, text] : states) replace_text(posix_storage(), folder / name, text);
     save_torch(folder / "pytorch_model.bin",
                {{"module.a.weight", tensor("a")}, {"module.z.weight", tensor("z")}},
                {{"a", two}, {"z", two}});
@@ -701,10 +714,13 @@ TEST_F(TrainerFolder, OfAReplicaIsReadAlikeFromItsCopy) {
                 {"param_groups", Json::array({{{"lr", 0.5}, {"params", {0, 1}}}})}},
                {{"m", two}});
     const auto source = open_source(posix_storage(), folder);
-    EXPECT_THAT(tensor_labels(source->catalog()),
-                testing::Contains(testing::StartsWith("a.weight ")));
-    const auto copy = copy_of(*source, folder.string() + "-copy", source->layout());
+    EXPECT_THAT(tensor_labels(source->catalog()), testing::Contains(testing::StartsWith(expected)))
+        << folder;
+    Output beside;
+    beside.side_files = states;
+    const auto copy = copy_of(*source, folder.string() + "-copy", source->layout(), beside);
     expect_same_tensors(*source, *copy);
+    expect_same_tensors(*source, *copy_of(*copy, folder.string() + "-new", {}));
   }
 }
 

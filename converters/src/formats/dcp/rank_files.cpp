@@ -292,7 +292,7 @@ void require_first_model(const Path& folder, std::string_view start) {
 std::vector<Path> read_rank_files(Storage& storage, const Path& folder, StateDictBuilder& builder) {
   std::vector<Path> files;
   builder.ranks_repeat = true;
-  builder.out.may_be_replica = true;  // which torch.save writes as well
+  builder.out.module_part = ModulePart::Replica;  // which torch.save writes as well
   const std::map<std::string, RankFileGroup> groups = find_rank_files(storage, folder);
   require_one_model(folder, groups);
   std::uint64_t ranks = 0;  // of the model

@@ -337,6 +337,15 @@ void take_run_facts(const ModelFile& model, Catalog& catalog) {
   if (!model.version.empty()) catalog.producer["version"] = model.version;
 }
 
+ModulePart module_part_of(const ModelFile& model) {
+  const Json& client = model.client_state;
+  const Json lightning =
+      client.is_object() ? client.value("pytorch-lightning_version", Json()) : Json();
+  const bool has_wrapper =
+      lightning.is_string() && lightning.get_ref<const std::string&>().starts_with("1.");
+  return has_wrapper ? ModulePart::Replica : ModulePart::Model;
+}
+
 void keep_cut_patterns(Catalog& catalog, const Json& users) {
   Json& client = catalog.client_state;
   if (!users.is_null()) client[kCutPatterns] = users;

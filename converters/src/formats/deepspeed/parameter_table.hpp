@@ -81,6 +81,10 @@ Json describe_groups(const Json& settings, const ParameterTable& parameters);
 /// from the model file into the catalog, which has the groups.
 void take_run_facts(const ModelFile& model, Catalog& catalog);
 
+/// Returns whose the part "module." before all names is: DeepSpeed saves the model itself, and
+/// Lightning before 2.0 had it wrapped.
+ModulePart module_part_of(const ModelFile& model);
+
 /// Keeps in the client state the patterns that tell how tensor parallelism cuts parameters, those
 /// of the user's before others (null: none). AutoTP's map is removed: it tells of the ranks of one
 /// run, and its modules tell it anew.

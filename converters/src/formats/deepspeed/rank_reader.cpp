@@ -45,6 +45,7 @@ class RankReader {
     catalog().step = choose_step(steps_, model_, catalog(), notes_);
     compare_with_module();
     parts_.format = "deepspeed";
+    parts_.module_part = module_part_of(model_);
     parts_.rank_of_file = rank_of_file;
     if (in_.experts != nullptr && !in_.experts->optimizers.empty())
       parts_.rank_of_file = expert_ranks_of_files(*in_.experts);

@@ -100,6 +100,7 @@ class UniversalReader {
     catalog.step = choose_step(steps_, model_, catalog, notes_);
     say_unmatched_of(parts_.catalog, where_, parts_.remarks);
     parts_.format = "deepspeed-universal";
+    parts_.module_part = module_part_of(model_);
     parts_.notes = notes_.lines();
     parts_.losses = notes_.losses();
     return make_pieced_source(std::move(parts_), where_);
