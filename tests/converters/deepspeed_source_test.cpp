@@ -21,6 +21,7 @@
 #include "temp_dir.hpp"
 #include "torch_files.hpp"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/resource.h>
@@ -1199,6 +1200,51 @@ TEST(DeepSpeedStage0, ParametersWithoutAStateAreARemark) {
   const auto told = testing::Contains(testing::HasSubstr("lists 1 parameters without a state: b"));
   EXPECT_THAT(open({0.9, 0.95})->remarks(), told);
   EXPECT_THAT(open(nullptr)->remarks(), testing::Not(told)) << "of another optimizer";
+}
+
+/// DeepSpeed makes the states of an optimizer with a step without gradients where it has masters of
+/// 16-bit parameters at stage 0, and before 0.13.2 at every stage.
+TEST(DeepSpeedStage0, TheStepThatMakesTheStatesIsNoContradiction) {
+  const test::TempDir folder;
+  struct Case {
+    const char* version;
+    bool has_masters;
+    int steps;
+    bool is_told;
+  };
+  for (const auto& [version, has_masters, steps, is_told] :
+       {Case{"0.19.8", true, 6, false}, Case{"0.19.8", true, 7, false},
+        Case{"0.19.8", true, 8, true}, Case{"0.19.8", true, 5, true},
+        Case{"0.19.8", false, 6, false}, Case{"0.19.8", false, 7, true},
+        Case{"0.13.2+cu121", false, 7, true}, Case{"0.13.1", false, 7, false},
+        Case{"0.9.5", false, 7, false}, Case{"0.9.5", false, 8, true}}) {
+    Json optimizer = {{"state", with_number_keys({{"step", steps}, {"exp_avg", tensor("w")}})},
+                      {"param_groups", Json::array({{{"lr", 0.1}, {"params", Json::array({0})}}})}};
+    if (has_masters)
+      optimizer = {{"optimizer_state_dict", optimizer},
+                   {"fp32_groups", Json::array({Json::array({tensor("w")})})}};
+    const Path tag = folder.path() / fmt::format("{}-{}-{}", version, has_masters, steps);
+    fs::create_directory(tag);
+    save_torch(tag / "mp_rank_00_model_states.pt",
+               {{"module", {{"a", tensor("w")}}},
+                {"optimizer", optimizer},
+                {"buffer_names", Json::array()},
+                {"global_steps", 9},
+                {"skipped_steps", 3},
+                {"ds_version", version},
+                {"ds_config", {{"bf16", {{"enabled", has_masters}}}}},
+                {"dp_world_size", 1}},
+               {{"w", {DType::Float32, {2}, {1, 2}}}});
+    const auto source = open_source(posix_storage(), tag);
+    EXPECT_EQ(source->catalog().step, steps) << tag;
+    const auto told = testing::Contains(
+        testing::HasSubstr(fmt::format("the optimizer counts {} steps, the run 6", steps)));
+    if (is_told) {
+      EXPECT_THAT(notes_of(*source), told) << tag;
+    } else {
+      EXPECT_THAT(notes_of(*source), testing::IsEmpty()) << tag;
+    }
+  }
 }
 
 TEST(DeepSpeedStage0, AParameterThatIsListedTwiceIsDamage) {

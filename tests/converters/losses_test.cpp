@@ -20,7 +20,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <array>
 #include <map>
+#include <span>
 
 namespace unishard::converters {
 namespace {
@@ -141,8 +143,9 @@ TEST(WrappedNames, LoseTheWrappersAndGetThemBack) {
   EXPECT_EQ(without_wrappers("h._checkpoint_wrapped_module._orig_mod.w"), "h.w");
   EXPECT_EQ(without_wrappers("my_orig_mod.w"), "my_orig_mod.w");
   EXPECT_EQ(without_wrappers("a._orig_mod"), "a._orig_mod");
-  EXPECT_EQ(common_wrapper({"module.a", "module.b.c"}), "module.");
-  EXPECT_EQ(common_wrapper({"module.a", "n_averaged"}), "");
+  EXPECT_EQ(without_wrappers("_forward_module.h._forward_module.w"), "h.w");
+  EXPECT_TRUE(have_replica_part({"module.a", "module.b.c"}));
+  EXPECT_FALSE(have_replica_part({"module.a", "n_averaged"}));
   for (const std::vector<std::string>& names :
        {std::vector<std::string>{"_orig_mod.a", "_orig_mod.h._fsdp_wrapped_module.b"},
         {"module.a", "module.h.b"},
@@ -374,7 +377,8 @@ TEST_F(ReadFile, ASmallTensorOfTheClientStateIsUnderItsKeyInATorchFile) {
   EXPECT_THAT(notes_of(*file), IsEmpty());
 }
 
-/// torch has removed what DistributedDataParallel adds from the names in a DCP folder.
+/// Every format, and every one after it. A file of UniShard's with names like those of a replica
+/// tells whose they are; the "module." of a replica is not a name of the model.
 TEST_F(ReadFile, AModuleThatIsCalledModuleKeepsItsNameThroughEveryFormat) {
   const auto source = open({{"model", {{"w", tensor("a")}, {"v", tensor("n")}}},
                             {"optimizer",
@@ -383,16 +387,54 @@ TEST_F(ReadFile, AModuleThatIsCalledModuleKeepsItsNameThroughEveryFormat) {
                                 {"v", {{"exp_avg", tensor("b")}, {"step", 2}}}}},
                               {"param_groups", groups({"w", "v"})}}}});
   Catalog catalog = source->catalog();
-  for (TensorInfo& tensor : catalog.tensors) tensor.fqn.insert(0, "module.");
-  for (Json& name : catalog.groups[0]["params"]) name = "module." + name.get<std::string>();
   catalog.client_state = nullptr;
-  const auto folder = convert(*source, catalog, "dcp");
-  const std::vector<std::string> expected = {"module.v exp_avg", "module.v fp32",
-                                             "module.w exp_avg", "module.w fp32"};
-  ASSERT_EQ(loss_labels(folder->catalog()), expected);
-  for (const char* format :
-       {"native", "dcp", "torch", "trainer", "accelerate", "safetensors", "npz", "gguf", "hdf5"}) {
-    EXPECT_EQ(loss_labels(convert(*folder, format)->catalog()), expected) << format;
+  constexpr std::array kFormats = {"native",  "deepspeed",  "deepspeed-universal", "dcp", "torch",
+                                   "trainer", "accelerate", "safetensors",         "npz", "gguf",
+                                   "hdf5"};
+  for (const std::size_t parts : {1U, 2U}) {
+    for (TensorInfo& tensor : catalog.tensors) tensor.fqn.insert(0, "module.");
+    for (Json& name : catalog.groups[0]["params"]) name = "module." + name.get<std::string>();
+    const std::vector<std::string> expected = loss_labels(catalog);
+    for (const char* first : kFormats) {
+      const auto made = convert(*source, catalog, first);
+      ASSERT_EQ(loss_labels(made->catalog()), expected) << first;
+      for (const char* second : std::span(kFormats).first(parts == 1 ? kFormats.size() : 0)) {
+        const auto copy = convert(*made, second);
+        EXPECT_EQ(loss_labels(copy->catalog()), expected) << first << " " << second;
+        EXPECT_EQ(copy->catalog().groups[0]["params"], made->catalog().groups[0]["params"])
+            << first << " " << second;
+      }
+    }
+  }
+}
+
+/// A torch.save file of weights alone has no place to tell, as it is one of PyTorch's.
+TEST_F(ReadFile, WeightsOfAModuleThatIsCalledModuleKeepItsName) {
+  const auto source = open({{"w", tensor("a")}, {"v", tensor("n")}});
+  Catalog catalog = source->catalog();
+  catalog.producer = nullptr;
+  for (TensorInfo& tensor : catalog.tensors) tensor.fqn.insert(0, "module.");
+  for (const char* format : {"native", "dcp", "safetensors", "npz", "gguf", "hdf5"}) {
+    const auto copy = convert(*source, catalog, format);
+    EXPECT_EQ(loss_labels(copy->catalog()), loss_labels(catalog)) << format;
+    EXPECT_THAT(copy->catalog().tensors[0].state, state::kWeights) << format;
+  }
+}
+
+/// DeepSpeed saves the model itself. Lightning before 2.0 had wrapped it.
+TEST_F(ReadFile, OnlyOldLightningHasModulesUnderDeepSpeedThatAreNotTheModels) {
+  const auto source = open({{"model", {{"w", tensor("a")}}},
+                            {"optimizer",
+                             {{"state", {{"w", {{"exp_avg", tensor("m")}, {"step", 2}}}}},
+                              {"param_groups", groups({"w"})}}}});
+  Catalog catalog = source->catalog();
+  for (TensorInfo& tensor : catalog.tensors) tensor.fqn = "module.w";
+  catalog.groups[0]["params"] = {"module.w"};
+  for (const auto& [version, name] :
+       {std::pair<Json, std::string>{"1.7.7", "w"}, {"2.0.1", "module.w"}, {1, "module.w"}}) {
+    catalog.client_state = {{"pytorch-lightning_version", version}};
+    const auto copy = convert(*source, catalog, "deepspeed");
+    EXPECT_EQ(copy->catalog().tensors[0].fqn, name) << version;
   }
 }
 

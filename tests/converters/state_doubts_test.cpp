@@ -218,6 +218,13 @@ TEST_F(StateDoubts, NamesOfGroupsAreHeldAgainstTheParameters) {
                                     HasSubstr("in none of its groups: b, c")));
 }
 
+TEST_F(StateDoubts, StepsThatDeepSpeedSkippedAreStepsOfTheTrainer) {
+  EXPECT_THAT(doubts_about_steps(catalog_, 4, {}, false), ElementsAre(HasSubstr("optimizer 3")));
+  catalog_.data_position = {{"skipped_steps", 1}};
+  EXPECT_THAT(doubts_about_steps(catalog_, 4, {}, false), IsEmpty());
+  EXPECT_THAT(doubts_about_steps(catalog_, 5, {}, false), ElementsAre(HasSubstr("optimizer 3")));
+}
+
 TEST_F(StateDoubts, StepsOfTheTrainerAreHeldAgainstTheOthers) {
   EXPECT_THAT(doubts_about_steps(catalog_, 3, 3, false), IsEmpty());
   EXPECT_THAT(doubts_about_steps(catalog_, 3, 9, false),
@@ -244,13 +251,19 @@ TEST_F(StateDoubts, TheStepWithWhichDeepSpeedBeginsIsNone) {
   catalog_.tensors.back().dtype = DType::BFloat16;
   EXPECT_THAT(doubts_about_steps(catalog_, 2, {}, false),
               ElementsAre(HasSubstr("and the optimizer 3")));
-  catalog_.producer = {{"library", "deepspeed"}};
+  catalog_.producer = {{"library", "deepspeed"}, {"version", "0.19.8"}};
   EXPECT_THAT(doubts_about_steps(catalog_, 2, {}, false), IsEmpty());
   EXPECT_THAT(doubts_about_steps(catalog_, 1, {}, false),
               ElementsAre(HasSubstr("and the optimizer 3")));
+  catalog_.tensors.pop_back();
+  EXPECT_FALSE(counts_the_start(catalog_)) << "a run in fp32";
+  catalog_.config = {{"bf16", {{"enabled", true}}}};
+  EXPECT_TRUE(counts_the_start(catalog_)) << "the copies in 16 bits are not here";
   catalog_.stage = 1;
   EXPECT_THAT(doubts_about_steps(catalog_, 2, {}, false),
               ElementsAre(HasSubstr("and the optimizer 3")));
+  catalog_.producer["version"] = "0.13.1";
+  EXPECT_TRUE(counts_the_start(catalog_));
 }
 
 TEST_F(StateDoubts, NumbersWithoutAStateMayBeFrozen) {

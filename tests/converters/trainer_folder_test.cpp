@@ -105,6 +105,27 @@ TEST_F(TrainerFolder, IsOneTrainingState) {
   EXPECT_THAT(notes_of(*source), testing::IsEmpty());
 }
 
+/// DeepSpeed's optimizers may have counted a step more than the run.
+TEST_F(TrainerFolder, CountsTheStepsOfTheRunAndThoseOfTheOptimizer) {
+  const auto source = open_source(posix_storage(), kFolders / "llama");
+  Catalog catalog = source->catalog();
+  for (const Json& position : {Json{{"global_steps", 6}}, Json(), Json{{"global_steps", "six"}}}) {
+    catalog.step = 7;
+    catalog.data_position = position;
+    const std::int64_t expected = position.is_object() && position["global_steps"] == 6 ? 6 : 7;
+    const Path folder = temp_.path() / fmt::format("{}-{}", expected, position.size());
+    const auto sink =
+        make_sink(posix_storage(), {.format = "trainer", .path = folder, .tag = ""}, catalog);
+    CopyPlan plan{.source = source.get(), .target = &catalog, .tensor_map = {}};
+    for (std::size_t i = 0; i < catalog.tensors.size(); ++i) plan.tensor_map.push_back(i);
+    copy(plan, *sink, {});
+    sink->commit();
+    const auto copy = open_source(posix_storage(), folder);
+    EXPECT_EQ(copy->catalog().step, 7) << position;
+    EXPECT_EQ(copy->catalog().data_position["global_steps"], expected) << position;
+  }
+}
+
 std::string text_of(const Path& file) { return read_text(posix_storage(), file, 1 << 20); }
 
 /// transformers 5 stacks the experts of a layer in memory, and the files have one tensor for each.
@@ -743,12 +764,25 @@ TEST_F(TrainerFolder, OfATiedWeightHasItsTrainedNameAndItsStates) {
   }
 }
 
-/// As DistributedDataParallel names them: the copy has the names of the files, too.
-TEST_F(TrainerFolder, OfAReplicaIsReadAlikeFromItsCopy) {
+/// accelerate saves what DistributedDataParallel made of the model, which it does for several
+/// processes. The Trainer saves the model, in which a module may have that name.
+TEST_F(TrainerFolder, OfAReplicaHasTheNamesOfTheModel) {
   const Made two{DType::Float32, {2}, {1, 2}};
-  for (const char* optimizer : {"optimizer.bin", "optimizer.pt"}) {
-    const Path folder = temp_.path() / optimizer;
+  struct Case {
+    const char* optimizer;
+    int processes;
+    const char* expected;
+  };
+  for (const auto& [optimizer, processes, expected] :
+       {Case{"optimizer.bin", 0, "a.weight "}, Case{"optimizer.bin", 1, "module.a.weight "},
+        Case{"optimizer.bin", 2, "a.weight "}, Case{"optimizer.pt", 0, "module.a.weight "},
+        Case{"optimizer.pt", 2, "module.a.weight "}}) {
+    const Path folder = temp_.path() / fmt::format("{}-{}", optimizer, processes);
     fs::create_directory(folder);
+    SideFiles states;
+    for (int i = 0; i < processes; ++i)
+      states.emplace_back(fmt::format("random_states_{}.pkl", i), "a state");
+    for (const auto& [name, text] : states) replace_text(posix_storage(), folder / name, text);
     save_torch(folder / "pytorch_model.bin",
                {{"module.a.weight", tensor("a")}, {"module.z.weight", tensor("z")}},
                {{"a", two}, {"z", two}});
@@ -757,10 +791,13 @@ TEST_F(TrainerFolder, OfAReplicaIsReadAlikeFromItsCopy) {
                 {"param_groups", Json::array({{{"lr", 0.5}, {"params", {0, 1}}}})}},
                {{"m", two}});
     const auto source = open_source(posix_storage(), folder);
-    EXPECT_THAT(tensor_labels(source->catalog()),
-                testing::Contains(testing::StartsWith("a.weight ")));
-    const auto copy = copy_of(*source, folder.string() + "-copy", source->layout());
+    EXPECT_THAT(tensor_labels(source->catalog()), testing::Contains(testing::StartsWith(expected)))
+        << folder;
+    Output beside;
+    beside.side_files = states;
+    const auto copy = copy_of(*source, folder.string() + "-copy", source->layout(), beside);
     expect_same_tensors(*source, *copy);
+    expect_same_tensors(*source, *copy_of(*copy, folder.string() + "-new", {}));
   }
 }
 

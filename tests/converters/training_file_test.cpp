@@ -6,6 +6,7 @@
 #include "containers/object_tree.hpp"
 #include "containers/pickle_json.hpp"
 #include "containers/pickle_writer.hpp"
+#include "containers/shared_views.hpp"
 #include "containers/torch_file.hpp"
 #include "containers/torch_output.hpp"
 #include "read_source.hpp"
@@ -1258,6 +1259,43 @@ TEST(TorchViews, OfOneStorageThatDifferInSignOrConjugationAreTwoTensors) {
   EXPECT_EQ(floats(*source, "negative", "weights"), (std::vector<float>{-1, 2, -3}));
   EXPECT_EQ(floats(*source, "complex", "weights"), (std::vector<float>{1, 2, 3, -4}));
   EXPECT_EQ(floats(*source, "conjugate", "weights"), (std::vector<float>{1, -2, 3, 4}));
+  EXPECT_THAT(notes_of(*source), testing::Contains(testing::HasSubstr("elements in common")));
+}
+
+/// The parts of a flat buffer, of rows and of columns, are no parts of each other.
+TEST(TorchViews, OfPartsOfOneStorageAreNamedOnceWhereTheyShareElements) {
+  const auto view = [](std::uint64_t offset, Shape shape, std::vector<std::uint64_t> strides,
+                       DType dtype = DType::Float32) {
+    return torch::ViewIdentity{"0", offset, std::move(shape), std::move(strides), dtype};
+  };
+  using Views = std::vector<torch::ViewIdentity>;
+  const auto note_of = [](const Views& views) {
+    torch::ViewNames names;
+    for (std::size_t i = 0; i < views.size(); ++i)
+      names.emplace(std::pair("file", views[i]), fmt::format("v{}", i));
+    return torch::note_shared_parts(names);
+  };
+  for (const Views& apart :
+       {Views{view(0, {4}, {1}), view(4, {2, 3}, {3, 1})},
+        Views{view(0, {4, 2}, {4, 1}), view(2, {4, 2}, {4, 1})},  // columns
+        Views{view(0, {4}, {2}), view(1, {4}, {2})},              // every other element
+        Views{view(0, {}, {}), view(1, {8}, {0})},                // expanded
+        Views{view(0, {4}, {1}, DType::BFloat16), view(2, {3}, {1})}, Views{view(0, {4}, {1})}})
+    EXPECT_EQ(note_of(apart), std::nullopt);
+  for (const Views& shared :
+       {Views{view(0, {20}, {1}), view(3, {6}, {1})}, Views{view(0, {20}, {1}), view(0, {10}, {2})},
+        Views{view(0, {4, 5}, {5, 1}), view(0, {5, 4}, {1, 5})},  // transposed
+        Views{view(0, {4}, {1}), view(0, {8}, {1}, DType::BFloat16)},
+        Views{view(0, {9}, {1}), view(1, {1}, {1}), view(8, {4}, {1})}}) {
+    const auto note = note_of(shared);
+    ASSERT_TRUE(note);
+    EXPECT_THAT(*note, testing::StartsWith(fmt::format("{} tensors", shared.size())));
+    EXPECT_THAT(*note, testing::HasSubstr("\"v0\" and \"v1\" first"));
+  }
+  torch::ViewNames files;
+  files.emplace(std::pair("a", view(0, {4}, {1})), "x");
+  files.emplace(std::pair("b", view(0, {3}, {1})), "y");
+  EXPECT_EQ(torch::note_shared_parts(files), std::nullopt) << "each has its own storages";
 }
 
 }  // namespace

@@ -153,6 +153,25 @@ TEST_F(AFileWithASparseTensor, IsNotSoundAndEqualToNothing) {
   EXPECT_EQ(diff["differences"][0]["kind"], "unread");
 }
 
+/// What cannot be read is equal to nothing, and what is in no file of either is no difference.
+TEST(AnEmptyModel, OfFsdp1IsLikeItselfAndUnlikeTheModel) {
+  namespace fs = std::filesystem;
+  const test::TempDir temp;
+  const fs::path whole = temp.path() / "whole", empty = temp.path() / "empty",
+                 model = empty / "pytorch_model_fsdp_0";
+  for (const fs::path& folder : {whole, empty})
+    test::copy_folder(fs::path(UNISHARD_TEST_DATA) / "golden/torch/fsdp2_lora", folder);
+  fs::remove_all(model);
+  fs::create_directory(model);
+  fs::rename(empty / "fsdp1_model.metadata", model / ".metadata");
+  for (const char* name : {"__0_0.distcp", "__1_0.distcp"}) test::write_file(model / name, "");
+  const Json same = test::report_of({"diff", empty, empty});
+  EXPECT_EQ(same["equal"], true) << same;
+  EXPECT_THAT(same.dump(), HasSubstr("in no file of A and of B: weight"));
+  EXPECT_THAT(test::report_of({"diff", empty, whole}, 1).dump(), HasSubstr("\"unread\""));
+  EXPECT_EQ(test::report_of({"verify", empty}, 1)["findings"][0]["code"], "incomplete");
+}
+
 /// A model folder with an optimizer that is a link to nothing.
 class BrokenLink : public testing::Test {
  protected:

@@ -2,6 +2,7 @@
 
 #include "unishard/converters/extra_state.hpp"
 #include "unishard/converters/parameter_groups.hpp"
+#include "unishard/converters/replica_names.hpp"
 #include "unishard/format/edit_distance.hpp"
 #include "unishard/format/error.hpp"
 #include "unishard/format/staging_names.hpp"
@@ -461,7 +462,7 @@ void Conversion::compare(const WrittenOutput& written, const TransferOptions& tr
   verify_reads_together(team_, source_, transfer);
   const Catalog read = with_digests(*staged, transfer, team_);
   // A file of weights has no place to say that "module." is the name of a module.
-  if (auto plain = without_replica(expected, read)) expected = std::move(*plain);
+  if (auto plain = converters::without_replica(expected, read)) expected = std::move(*plain);
   result.different = differing(expected, read, shared_.sink->left_out());
   transfer.observer->end();
 }

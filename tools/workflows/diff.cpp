@@ -51,8 +51,8 @@ class Comparison {
       add(a_.catalog().tensors[index], {.kind = DiffKind::OnlyInA});
     for (const std::size_t index : pairing.only_b)
       add(b_.catalog().tensors[index], {.kind = DiffKind::OnlyInB});
-    add_unread(a_.losses(), true);
-    add_unread(b_.losses(), false);
+    add_unread(a_.losses(), b_.losses(), true);
+    add_unread(b_.losses(), a_.losses(), false);
     for (const TensorPair& pair : pairing.pairs) compare_tables(pair);
     compare_scalars();
     compare_steps();
@@ -62,6 +62,7 @@ class Comparison {
     report_.information = pairing.notes;
     note_uncompared(a_.losses(), "A");
     note_uncompared(b_.losses(), "B");
+    note_absent();
     if (widened_ > 0)
       report_.information.push_back(
           fmt::format("{} tensors of different types were compared by their values", widened_));
@@ -88,10 +89,25 @@ class Comparison {
     }
   }
 
-  /// What cannot be read is not equal to anything.
-  void add_unread(const converters::Losses& losses, bool is_of_a) {
+  /// Whether a weight is in no file of either side.
+  static bool is_absent(const converters::Loss& loss, const converters::Losses& of_other) {
+    return loss.is_absent && std::ranges::any_of(of_other, [&](const converters::Loss& other) {
+             return other.is_absent && other.name == loss.name;
+           });
+  }
+
+  void note_absent() {
+    for (const converters::Loss& loss : a_.losses()) {
+      if (is_absent(loss, b_.losses()))
+        report_.information.push_back(fmt::format("in no file of A and of B: {}", text_of(loss)));
+    }
+  }
+
+  /// What cannot be read is not equal to anything. What is not there is like what is not there.
+  void add_unread(const converters::Losses& losses, const converters::Losses& of_other,
+                  bool is_of_a) {
     for (const converters::Loss& loss : losses) {
-      if (!is_unread_weight(loss)) continue;
+      if (!is_unread_weight(loss) || is_absent(loss, of_other)) continue;
       TensorDiff found{.tensor = loss.name, .kind = DiffKind::Unread};
       (is_of_a ? found.a : found.b) = loss.why;
       add(loss.name, std::string(state::kWeights), std::move(found));

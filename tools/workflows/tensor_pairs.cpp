@@ -1,6 +1,7 @@
 #include "workflows/tensor_pairs.hpp"
 
 #include "unishard/converters/extra_state.hpp"
+#include "unishard/converters/replica_names.hpp"
 #include "unishard/format/error.hpp"
 
 #include <fmt/format.h>
@@ -233,18 +234,6 @@ void require_states(const Source& a, const Source& b, const std::vector<std::str
   }
 }
 
-constexpr std::string_view kReplica = "module.";
-
-bool is_of_replica(const Catalog& catalog) {
-  bool has_names = false;
-  for (const TensorInfo& tensor : catalog.tensors) {
-    if (tensor.state == converters::kExtraState) continue;
-    if (!tensor.fqn.starts_with(kReplica)) return false;
-    has_names = true;
-  }
-  return has_names;
-}
-
 /// A catalog, and whether its format has states.
 struct Side {
   const Catalog& catalog;
@@ -262,26 +251,10 @@ Pairing pair(const Side& a, const Side& b, const std::vector<std::string>& state
 
 }  // namespace
 
-std::optional<Catalog> without_replica(const Catalog& catalog, const Catalog& other) {
-  if (!is_of_replica(catalog) || is_of_replica(other)) return std::nullopt;
-  Catalog plain = catalog;
-  const auto shorten = [](std::string& name) {
-    if (name.starts_with(kReplica)) name.erase(0, kReplica.size());
-  };
-  for (TensorInfo& tensor : plain.tensors) {
-    if (tensor.state != converters::kExtraState) shorten(tensor.fqn);
-  }
-  for (Alias& alias : plain.aliases) {
-    shorten(alias.fqn);
-    shorten(alias.target);
-  }
-  return plain;
-}
-
 Pairing pair_tensors(const Source& a, const Source& b, const std::vector<std::string>& states) {
   require_states(a, b, states);
-  const auto plain_a = without_replica(a.catalog(), b.catalog()),
-             plain_b = without_replica(b.catalog(), a.catalog());
+  const auto plain_a = converters::without_replica(a.catalog(), b.catalog()),
+             plain_b = converters::without_replica(b.catalog(), a.catalog());
   const Catalog &in_a = plain_a ? *plain_a : a.catalog(), &in_b = plain_b ? *plain_b : b.catalog();
   Pairing out = pair({in_a, has_states(a)}, {in_b, has_states(b)}, states);
   if (!states.empty() && out.pairs.empty() && out.only_a.empty() && out.only_b.empty())
@@ -292,7 +265,7 @@ Pairing pair_tensors(const Source& a, const Source& b, const std::vector<std::st
   if (plain_a || plain_b)
     out.notes.push_back(
         fmt::format("the names of {} all begin with \"{}\", and were compared without it",
-                    plain_a ? "A" : "B", kReplica));
+                    plain_a ? "A" : "B", converters::kReplica));
   return out;
 }
 

@@ -3,7 +3,6 @@
 // Thread safety: pure functions.
 #include "unishard/converters/source.hpp"
 
-#include <optional>
 #include <string>
 #include <vector>
 
@@ -20,15 +19,11 @@ struct Pairing {
   std::vector<std::string> notes;  ///< what was left out and why
 };
 
-/// Returns `catalog` without the part "module.", with which all of its names begin, if those of
-/// `other` do not: as a reader has them that takes it for DistributedDataParallel's.
-std::optional<Catalog> without_replica(const Catalog& catalog, const Catalog& other);
-
 /// Pairs the tensors of `states`; an empty list takes all. For formats without states see diff().
 /// A name that one side stores and the other has as the second name of a tied parameter is paired
-/// with the tensor of that parameter, and without_replica() makes names alike. Model states (fp32,
-/// weights, buffer) of a name are paired when each side has another one. Throws: InvalidArgument
-/// for a state that neither source has, and when `states` select nothing.
+/// with the tensor of that parameter, and converters::without_replica() makes names alike. Model
+/// states (fp32, weights, buffer) of a name are paired when each side has another one. Throws:
+/// InvalidArgument for a state that neither source has, and when `states` select nothing.
 Pairing pair_tensors(const converters::Source& a, const converters::Source& b,
                      const std::vector<std::string>& states);
 

@@ -53,7 +53,7 @@ class PiecedSource final : public Source {
     drop_unreadable(parts_.catalog, parts_.losses);
     const std::string library = parts_.format.substr(0, parts_.format.find('-'));
     parts_.has_own_names ? unwrap_restored(parts_.catalog, library)
-                         : unwrap_names(parts_.catalog, library);
+                         : unwrap_names(parts_.catalog, library, parts_.module_part);
     validate(parts_.catalog, where);
     std::unordered_map<std::string_view, std::size_t> fp32;
     for (std::size_t i = 0; i < tensors.size(); ++i) {

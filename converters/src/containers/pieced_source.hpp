@@ -1,6 +1,7 @@
 #pragma once
 // A source whose tensors are assembled from pieces of torch storages, for DeepSpeed's flat
 // partitions and plain torch.save files.
+#include "unishard/converters/replica_names.hpp"
 #include "unishard/converters/source.hpp"
 
 #include "containers/tensor_view.hpp"
@@ -29,6 +30,7 @@ struct PiecedCatalog {
   Losses losses;
   /// The names are those of an embedded catalog, as unwrap_restored() takes them.
   bool has_own_names = false;
+  ModulePart module_part = ModulePart::Replica;  ///< as unwrap_names() takes it
   /// Returns the rank that wrote a file; null when files are not those of ranks.
   std::function<std::uint32_t(const Path&)> rank_of_file = nullptr;
   /// Returns Source::layout(), of the source's catalog; null for none.

@@ -1,5 +1,6 @@
 #include "core/embedded_catalog.hpp"
 
+#include "unishard/converters/replica_names.hpp"
 #include "unishard/format/error.hpp"
 #include "unishard/format/limits.hpp"
 
@@ -115,11 +116,12 @@ bool is_bare_model(const Catalog& catalog) {
   static const Json kUsual = {{"metadata", {{"format", "pt"}}}};
   const Json& producer = catalog.producer;
   const bool says_nothing = producer.is_null() || producer == Json::object() || producer == kUsual;
-  return is_plain_model(catalog) && catalog.aliases.empty() && says_nothing;
+  return is_plain_model(catalog) && catalog.aliases.empty() && says_nothing &&
+         !has_replica_part(catalog);
 }
 
 bool needs_text(const Catalog& catalog) {
-  return !is_plain_model(catalog) || !catalog.producer.is_null();
+  return !is_plain_model(catalog) || !catalog.producer.is_null() || has_replica_part(catalog);
 }
 
 std::string catalog_text(const Catalog& catalog, const std::vector<std::string>& paths) {

@@ -30,8 +30,8 @@ bool is_plain_model(const Catalog& catalog);
 bool is_bare_model(const Catalog& catalog);
 
 /// Returns true when paths do not express the whole catalog: states other than weights, groups,
-/// client state and so on. A catalog of plain weights needs no text; its step alone is no reason
-/// for one.
+/// client state and so on, or names that a reader would take for a replica's. Else a catalog of
+/// plain weights needs no text; its step alone is no reason for one.
 bool needs_text(const Catalog& catalog);
 
 /// Appends a line to `notes` that names the metadata of the file that was read, for a format that

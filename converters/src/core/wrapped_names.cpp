@@ -14,9 +14,11 @@
 namespace unishard::converters {
 namespace {
 
-constexpr std::array<std::string_view, 4> kWrappers = {
-    "_checkpoint_wrapped_module", "_fsdp_wrapped_module", "_fpw_module", "_orig_mod"};
-constexpr std::string_view kCompiled = "_orig_mod", kReplica = "module.";
+constexpr std::array<std::string_view, 5> kWrappers = {"_checkpoint_wrapped_module",
+                                                       "_fsdp_wrapped_module", "_fpw_module",
+                                                       "_orig_mod", "_forward_module"};
+constexpr std::string_view kCompiled = "_orig_mod";
+constexpr std::string_view kReplicaModule = kReplica.substr(0, kReplica.size() - 1);
 
 void append(std::string& name, std::string_view part) {
   if (!name.empty()) name += '.';
@@ -100,13 +102,6 @@ bool ends_with_wrapper(std::string_view prefix) {
   return is_wrapper(prefix.substr(prefix.rfind('.') + 1));
 }
 
-std::string_view common_wrapper(const std::vector<std::string>& names) {
-  const bool is_common = !names.empty() && std::ranges::all_of(names, [](const std::string& name) {
-    return name.starts_with(kReplica) && name.size() > kReplica.size();
-  });
-  return is_common ? kReplica : std::string_view();
-}
-
 WrappedNames::WrappedNames(const std::vector<std::pair<std::string, std::string>>& names) {
   for (const auto& [fqn, name] : names) {
     // The wrapper that is no wrapper's name, "module", is the one before the fqn.
@@ -118,7 +113,7 @@ WrappedNames::WrappedNames(const std::vector<std::pair<std::string, std::string>
       if (!wrapper.empty()) wrappers_[module] = std::exchange(wrapper, {});
     };
     each_part(rest, [&](std::string_view part) {
-      if (is_wrapper(part) || (may_skip && part == kReplica.substr(0, kReplica.size() - 1))) {
+      if (is_wrapper(part) || (may_skip && part == kReplicaModule)) {
         may_skip = may_skip && is_wrapper(part);
         append(wrapper, part);
         return;
@@ -145,6 +140,14 @@ WrappedNames::WrappedNames(const Catalog& catalog, std::string_view library_name
   }
 }
 
+bool WrappedNames::has_replica() const {
+  const auto model = wrappers_.find("");
+  bool has_part = false;
+  if (model != wrappers_.end())
+    each_part(model->second, [&](std::string_view part) { has_part |= part == kReplicaModule; });
+  return has_part;
+}
+
 std::string WrappedNames::name_of(const std::string& fqn) const {
   if (wrappers_.empty()) return fqn;
   std::string name, module;
@@ -169,7 +172,15 @@ void WrappedNames::record(std::string_view library, Json& producer) const {
   producer[std::string(kCompiledModules)] = {{std::string(library), std::move(modules)}};
 }
 
-void unwrap_names(Catalog& catalog, std::string_view library) {
+ModulePart module_part_of(std::string_view text, std::string_view library) {
+  const Json saved = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+  Catalog catalog;
+  if (saved.is_object()) catalog.producer = saved.value("producer", Json());
+  return WrappedNames(catalog, library).has_replica() ? ModulePart::Replica : ModulePart::Model;
+}
+
+void unwrap_names(Catalog& catalog, std::string_view library, ModulePart part) {
+  if (WrappedNames(catalog, library).has_replica()) part = ModulePart::Replica;
   const auto is_extra = [](const TensorInfo& tensor) { return tensor.state == kExtraState; };
   const auto may_be_wrapped = [&](const TensorInfo& tensor) {
     return !is_extra(tensor) && has_wrapper(tensor.fqn);
@@ -178,7 +189,7 @@ void unwrap_names(Catalog& catalog, std::string_view library) {
     return is_extra(tensor) || has_wrapper(tensor.fqn) || tensor.fqn.starts_with(kReplica);
   };
   if (std::ranges::none_of(catalog.tensors, may_be_wrapped) &&
-      !std::ranges::all_of(catalog.tensors, may_be_replica))
+      (part == ModulePart::Model || !std::ranges::all_of(catalog.tensors, may_be_replica)))
     return;  // the usual case, without a copy of the names
   std::vector<std::string> plain;
   const auto take = [&](const std::string& name) { plain.push_back(without_wrappers(name)); };
@@ -186,10 +197,10 @@ void unwrap_names(Catalog& catalog, std::string_view library) {
     if (!is_extra(tensor)) take(tensor.fqn);
   }
   for (const Alias& alias : catalog.aliases) take(alias.fqn);
-  const std::size_t replica = common_wrapper(plain).size();
+  const bool is_replica = part == ModulePart::Replica && have_replica_part(plain);
   const Rename rename = [&](const std::string& name) {
     std::string out = without_wrappers(name);
-    return replica > 0 && out.starts_with(kReplica) ? out.substr(replica) : out;
+    return is_replica ? std::string(without_replica(out)) : out;
   };
   std::vector<std::pair<std::string, std::string>> names;
   std::set<std::pair<std::string, std::string>> used;
@@ -210,7 +221,7 @@ void unwrap_names(Catalog& catalog, std::string_view library) {
 }
 
 void unwrap_restored(Catalog& catalog, std::string_view library) {
-  if (!WrappedNames(catalog, library).empty()) unwrap_names(catalog, library);
+  if (!WrappedNames(catalog, library).empty()) unwrap_names(catalog, library, ModulePart::Model);
 }
 
 void wrap_names(Catalog& catalog, std::string_view library) {

@@ -64,7 +64,7 @@ bool fits(const DeclaredWeights& declared, const Shape& weight, const Shape& sca
   return scales == Shape{rows, groups};
 }
 
-std::string_view words_of(Scales scales) {
+std::string_view text_of(Scales scales) {
   if (scales == Scales::One) return "one for all";
   return scales == Scales::Rows ? "one for each row" : "one for each group of a row";
 }
@@ -140,7 +140,7 @@ void require_declared(const DeclaredWeights& declared, const NamedTensors& tenso
     raise_tensor(weight, fmt::format("scales of size ({}) do not fit a weight of size ({}): the "
                                      "configuration says that there is {}",
                                      fmt::join(tensors[scales].shape, ", "),
-                                     fmt::join(weight.shape, ", "), words_of(declared.scales)));
+                                     fmt::join(weight.shape, ", "), text_of(declared.scales)));
   if (declared.is_symmetric && zero_points && has_nonzero_byte(tensors, *zero_points))
     raise_tensor(weight, "it has zero points, and the configuration says that it is symmetric");
 }

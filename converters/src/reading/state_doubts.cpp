@@ -15,6 +15,7 @@
 
 #include <algorithm>
 #include <array>
+#include <charconv>
 #include <cmath>
 #include <iterator>
 #include <map>
@@ -426,17 +427,23 @@ std::optional<double> steps_of_optimizer(const Catalog& catalog) {
   return most;
 }
 
-/// DeepSpeed's optimizers for 16-bit weights at stage 0 (FP16_Optimizer and FP16_UnfusedOptimizer,
-/// also for bf16) make a step with gradients of zero before the first, and the optimizer counts it.
-bool counts_the_start(const Catalog& catalog) {
-  const Json& producer = catalog.producer;
-  const auto is_master = [](const TensorInfo& tensor) { return tensor.state == state::kFp32; };
-  const auto is_half = [](const TensorInfo& tensor) {
-    return tensor.state == state::kWeights && !tensor.frozen;
-  };
-  return producer.is_object() && producer.value("library", Json()) == "deepspeed" &&
-         catalog.stage == 0 && std::ranges::any_of(catalog.tensors, is_master) &&
-         std::ranges::any_of(catalog.tensors, is_half);
+/// Returns the first three numbers of a version; zeros for what has none.
+std::array<unsigned, 3> numbers_of_version(std::string_view version) {
+  std::array<unsigned, 3> numbers = {};
+  for (unsigned& number : numbers) {
+    const auto [end, error] =
+        std::from_chars(version.data(), version.data() + version.size(), number);
+    if (error != std::errc()) break;
+    version.remove_prefix(static_cast<std::size_t>(end - version.data()));
+    if (!version.starts_with('.')) break;
+    version.remove_prefix(1);
+  }
+  return numbers;
+}
+
+bool is_enabled(const Json& config, const char* type) {
+  const Json section = config.is_object() ? config.value(type, Json()) : Json();
+  return section.is_object() && section.value("enabled", Json()) == true;
 }
 
 /// Returns the steps that a schedule counts; nullopt for one that counts epochs or evaluations.
@@ -448,6 +455,22 @@ std::optional<double> steps_of_schedule(const Json& schedule) {
 }
 
 }  // namespace
+
+bool counts_the_start(const Catalog& catalog) {
+  constexpr std::array<unsigned, 3> kWithout = {0, 13, 2};
+  const Json& producer = catalog.producer;
+  if (!producer.is_object() || producer.value("library", Json()) != "deepspeed") return false;
+  const Json version = producer.value("version", Json());
+  if (numbers_of_version(version.is_string() ? version.get<std::string>() : "") < kWithout)
+    return true;
+  const auto is_master = [](const TensorInfo& tensor) { return tensor.state == state::kFp32; };
+  const auto is_half = [](const TensorInfo& tensor) {
+    return tensor.state == state::kWeights && !tensor.frozen;
+  };
+  return catalog.stage == 0 && std::ranges::any_of(catalog.tensors, is_master) &&
+         (std::ranges::any_of(catalog.tensors, is_half) || is_enabled(catalog.config, "bf16") ||
+          is_enabled(catalog.config, "fp16"));
+}
 
 std::vector<std::string> doubts_about_states(const Catalog& catalog, const Losses& losses) {
   return Doubts(catalog, losses).take();
@@ -492,7 +515,11 @@ std::vector<std::string> doubts_about_steps(const Catalog& catalog, std::int64_t
                                 steps, *number));
   const auto done = steps_of_optimizer(catalog);
   const auto wanted = static_cast<double>(steps);
-  const bool is_counted = done == wanted || (done == wanted + 1 && counts_the_start(catalog));
+  const Json& position = catalog.data_position;
+  const Json skipped = position.is_object() ? position.value("skipped_steps", Json()) : Json();
+  const double made = wanted - (skipped.is_number() ? skipped.get<double>() : 0);
+  const bool is_counted =
+      done == wanted || done == made || (done == made + 1 && counts_the_start(catalog));
   if (done && !is_counted)
     lines.push_back(
         fmt::format("trainer_state.json counts {} steps, and the optimizer {}: some "

@@ -26,9 +26,15 @@ std::vector<std::string> doubts_about_states(const Catalog& catalog, const Losse
 /// parameter groups, or a group's lr. For formats that keep the settings of every optimizer.
 std::vector<std::string> doubts_about_settings(const Catalog& catalog);
 
+/// Returns whether the optimizer of a run of DeepSpeed has counted a step more than the run: one
+/// with gradients of zero makes its states, before 0.13.2 at every stage, and for 16-bit weights at
+/// stage 0 (FP16_Optimizer and FP16_UnfusedOptimizer, also for bf16) in every version.
+bool counts_the_start(const Catalog& catalog);
+
 /// Returns a line for each count of steps that is not `steps`, that of a Trainer's
-/// trainer_state.json: the optimizer's, the schedule's, and `number`, which the folder's name has.
-/// A schedule may count a step for each process, unless `has_one_process`.
+/// trainer_state.json, which counts skipped ones too: the optimizer's, the schedule's, and
+/// `number`, which the folder's name has. A schedule may count a step for each process, unless
+/// `has_one_process`.
 std::vector<std::string> doubts_about_steps(const Catalog& catalog, std::int64_t steps,
                                             std::optional<std::uint64_t> number,
                                             bool has_one_process);

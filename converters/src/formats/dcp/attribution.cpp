@@ -173,13 +173,11 @@ class Attributor {
     return claimed_.contains(key.substr(0, key.find('.')));
   }
 
-  /// DistributedDataParallel puts "module." before the names of all parameters.
   void find_replica(const std::vector<std::pair<std::size_t, std::string>>& names) {
-    if (!state_.may_be_replica) return;
     std::vector<std::string> plain;
     plain.reserve(names.size());
     for (const auto& [i, name] : names) plain.push_back(without_wrappers(name));
-    replica_ = common_wrapper(plain);
+    is_replica_ = state_.module_part == ModulePart::Replica && have_replica_part(plain);
   }
 
   /// accelerate saves an adapter of PEFT under the names of the adapter's file, and its optimizer
@@ -207,9 +205,7 @@ class Attributor {
 
   std::string unwrapped(std::string name) const {
     name = without_wrappers(std::move(name));
-    if (!replica_.empty() && name.starts_with(replica_) && name.size() > replica_.size())
-      name.erase(0, replica_.size());
-    return name;
+    return is_replica_ ? std::string(without_replica(name)) : name;
   }
 
   Model trainable(const std::vector<Attribution::Parameter>& parameters) const {
@@ -501,7 +497,7 @@ class Attributor {
   std::unordered_set<std::string> claimed_;  // first parts of the names in all of them
   std::string one_prefix_;
   bool is_averaged_ = false;             ///< the state dict of the usual name has averages
-  std::string_view replica_;             ///< "module.", if the one model is a replica
+  bool is_replica_ = false;              ///< the names of the one model are a replica's
   std::map<std::string, Model> models_;  // by prefix
   std::vector<std::vector<ModelOption>> options_;  // of each optimizer
   Attribution out_;

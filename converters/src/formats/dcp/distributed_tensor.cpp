@@ -3,6 +3,7 @@
 #include "unishard/format/error.hpp"
 #include "unishard/format/limits.hpp"
 
+#include "formats/dcp/metadata.hpp"
 #include "formats/dcp/placements.hpp"
 
 #include <fmt/format.h>
@@ -26,14 +27,6 @@ std::string class_of(Value value) {
       !value.args()[1].is(NodeKind::Global))
     return {};
   return value.args()[1].global();
-}
-
-Shape numbers(Value sequence) {
-  if (sequence.size() > limits::kDimensions)
-    raise(ErrorCode::Corrupt, fmt::format("{} dimensions", sequence.size()));
-  Shape out;
-  for (std::size_t i = 0; i < sequence.size(); ++i) out.push_back(sequence[i].unsigned_int());
-  return out;
 }
 
 Value need(std::optional<Value> value, std::string_view name) {
@@ -60,11 +53,12 @@ std::optional<MeshPlace> mesh_by_layout(Value mesh) {
   MeshPlace out;
   for (std::size_t i = 0; i < axes->size(); ++i) {
     std::uint64_t ranks = 1;
-    for (const std::uint64_t n : numbers(need((*axes)[i].field("shape"), "the shape of its mesh")))
+    for (const std::uint64_t n :
+         extents_of(need((*axes)[i].field("shape"), "the shape of its mesh")))
       ranks *= n;
     out.shape.push_back(ranks);
   }
-  out.coordinate = numbers(*coordinate);
+  out.coordinate = extents_of(*coordinate);
   return out;
 }
 
@@ -151,7 +145,7 @@ std::vector<RankPart> boxes_of_local(const torch::TensorView& local,
 }
 
 RankTensor read_dtensor(const TorchFile& file, Value args, std::uint64_t rank) {
-  RankTensor tensor{numbers(args[2][2]), {}};  // (class, dtype, size, ...)
+  RankTensor tensor{extents_of(args[2][2]), {}};  // (class, dtype, size, ...)
   const Value spec = member(args[3], "_spec");
   const Value mesh = need(spec.field("mesh"), "a mesh");
   auto where = mesh_by_layout(mesh);
@@ -178,11 +172,11 @@ RankTensor read_dtensor(const TorchFile& file, Value args, std::uint64_t rank) {
 }
 
 RankTensor read_sharded_tensor(const TorchFile& file, Value state) {
-  RankTensor tensor{numbers(need(state[1].field("size"), "a size")), {}};
+  RankTensor tensor{extents_of(need(state[1].field("size"), "a size")), {}};
   for (std::size_t i = 0; i < state[0].size(); ++i) {
     const Value metadata = need(state[0][i].field("metadata"), "metadata of a shard");
-    Box box{numbers(need(metadata.field("shard_offsets"), "offsets")),
-            numbers(need(metadata.field("shard_sizes"), "sizes"))};
+    Box box{extents_of(need(metadata.field("shard_offsets"), "offsets")),
+            extents_of(need(metadata.field("shard_sizes"), "sizes"))};
     tensor.parts.push_back(
         {std::move(box), file.tensor(need(state[0][i].field("tensor"), "the tensor of a shard"))});
   }
@@ -201,7 +195,7 @@ torch::TensorView read_whole_tensor(const TorchFile& file, Value value) {
   if (class_of(value).ends_with(".DTensor")) {
     read_placements(need(member(args[3], "_spec").field("placements"), "placements"));
     torch::TensorView local = file.tensor(member(args[3], "_local_tensor"));
-    if (local.shape == numbers(args[2][2])) return local;
+    if (local.shape == extents_of(args[2][2])) return local;
   } else {
     RankTensor tensor = read_sharded_tensor(file, args[3]);
     if (tensor.parts.size() == 1 && tensor.parts[0].view.shape == tensor.shape)

@@ -224,9 +224,12 @@ void read_accelerate(Storage& storage, const Path& path, StateDictBuilder& build
     read.push_back(*folder);
     if (start == kModelFolder && builder.out.tensors.size() == before)
       builder.out.losses.push_back(
-          {Role::Weight, folder->filename().string(),
-           "no tensor is in the folder, and the weights of the run are in no file here: so "
-           "accelerate saves a model of PEFT that FSDP1 has wrapped (FSDP2 saves the adapter)"});
+          {.role = Role::Weight,
+           .name = folder->filename().string(),
+           .why = "no tensor is in the folder, and the weights of the run are in no file here: so "
+                  "accelerate saves a model of PEFT that FSDP1 has wrapped (FSDP2 saves the "
+                  "adapter)",
+           .is_absent = true});
     if (start == kOptimizerFolder) doubt_schedule(storage, path, *folder, builder);
   }
   builder.out.producer["library"] = "accelerate";

@@ -74,15 +74,6 @@ Value field(Value object, std::string_view name) {
   raise(ErrorCode::Corrupt, fmt::format("{} has no field {}", describe_value(object), name));
 }
 
-Shape extents_of(Value sequence) {
-  if (sequence.size() > limits::kDimensions) {
-    raise(ErrorCode::Corrupt, fmt::format("{} dimensions", sequence.size()));
-  }
-  Shape out;
-  for (std::size_t i = 0; i < sequence.size(); ++i) out.push_back(sequence[i].unsigned_int());
-  return out;
-}
-
 /// MetadataIndex as torch compares it: the name and the offsets of the chunk.
 std::string index_key(std::string_view key, const Shape& offsets) {
   return fmt::format("{}\n{}", key, fmt::join(offsets, ","));
@@ -338,6 +329,14 @@ class Decoder {
 };
 
 }  // namespace
+
+Shape extents_of(Value sequence) {
+  if (sequence.size() > limits::kDimensions)
+    raise(ErrorCode::Corrupt, fmt::format("{} dimensions", sequence.size()));
+  Shape out;
+  for (std::size_t i = 0; i < sequence.size(); ++i) out.push_back(sequence[i].unsigned_int());
+  return out;
+}
 
 Metadata read_metadata(Storage& storage, const Path& path) {
   const torch::Window window = torch::whole_file(storage, path);

@@ -58,6 +58,10 @@ struct Metadata {
   std::vector<std::string> notes;
 };
 
+/// Returns the numbers of a sequence: a shape or an offset.
+/// Throws: Corrupt for too many dimensions, and for what is no number of at least 0.
+Shape extents_of(torch::Value sequence);
+
 /// Throws: Corrupt, naming the file, the tensor or key, and the defect.
 Metadata read_metadata(Storage& storage, const Path& path);
 

@@ -1,5 +1,7 @@
 #include "formats/dcp/model_parts.hpp"
 
+#include "unishard/converters/replica_names.hpp"
+
 #include "formats/dcp/keys.hpp"
 #include "formats/dcp/optimizer_models.hpp"
 
@@ -9,8 +11,6 @@
 
 namespace unishard::converters::dcp {
 namespace {
-
-constexpr std::string_view kReplica = "module.";
 
 /// What an optimizer's parameters find behind one prefix.
 struct FoundPart {

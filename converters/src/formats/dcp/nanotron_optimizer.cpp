@@ -208,10 +208,7 @@ class RankReader {
 
   /// The optimizer may have been given the replica of DistributedDataParallel.
   std::string model_name(std::string_view name) const {
-    constexpr std::string_view kReplica = "module.";
-    if (!parameters_.contains(std::string(name)) && name.starts_with(kReplica))
-      name.remove_prefix(kReplica.size());
-    return std::string(name);
+    return std::string(parameters_.contains(std::string(name)) ? name : without_replica(name));
   }
 
   void read_names(torch::Value names) {

@@ -154,19 +154,12 @@ void note_lone_tensors(StateDict& state) {
                       : ""));
 }
 
-torch::TorchFile open(const Path& path, StateDictBuilder& builder) {
-  const std::shared_ptr<const File> file = builder.open(path);
-  torch::TorchFile object({file, 0, file->size()});
-  require_written_name(path, object.archive_name());
-  return object;
-}
-
 /// Looks for flat parameters in all files.
 RankFlatFiles find_flat(const RankFileGroup& group, const std::string& key,
                         StateDictBuilder& builder) {
   RankFlatFiles found(*builder.like);
   for (const auto& [rank, path] : group.files) {
-    const torch::TorchFile file = open(path, builder);
+    const torch::TorchFile file = open_rank_object(path, builder);
     found.add_file(file, model_in(file, key), rank);
   }
   found.take(key, builder);
@@ -189,7 +182,7 @@ void read_group(const RankFileGroup& group, const std::string& start, StateDictB
   for (const auto& [rank, path] : group.files) {
     builder.finds_second_keys = true;
     try {
-      const torch::TorchFile object = open(path, builder);
+      const torch::TorchFile object = open_rank_object(path, builder);
       optimizers = add_rank(key, object, rank, builder);
     } catch (const Error&) {
       // FSDP1 with use_orig_params stores each rank's pieces of the parameters beside the flat
@@ -289,10 +282,17 @@ void require_first_model(const Path& folder, std::string_view start) {
 
 }  // namespace
 
+torch::TorchFile open_rank_object(const Path& path, StateDictBuilder& builder) {
+  const std::shared_ptr<const File> file = builder.open(path);
+  torch::TorchFile object({file, 0, file->size()});
+  require_written_name(path, object.archive_name());
+  return object;
+}
+
 std::vector<Path> read_rank_files(Storage& storage, const Path& folder, StateDictBuilder& builder) {
   std::vector<Path> files;
   builder.ranks_repeat = true;
-  builder.out.may_be_replica = true;  // which torch.save writes as well
+  builder.out.module_part = ModulePart::Replica;  // which torch.save writes as well
   const std::map<std::string, RankFileGroup> groups = find_rank_files(storage, folder);
   require_one_model(folder, groups);
   std::uint64_t ranks = 0;  // of the model

@@ -24,6 +24,9 @@ struct RankFileGroup {
 std::map<std::string, RankFileGroup> find_rank_files(Storage& storage, const Path& folder);
 /// Returns true when one of the groups is a model.
 bool has_rank_files(Storage& storage, const Path& folder);
+/// Opens the object that torch.save wrote of a rank.
+/// Throws: Unsupported where the file has the name of another.
+torch::TorchFile open_rank_object(const Path& path, StateDictBuilder& builder);
 /// Adds what all rank files hold to `builder`. Returns the files that were read or noted.
 /// Throws: NotFound, naming the rank whose file is missing; Corrupt or Unsupported.
 std::vector<Path> read_rank_files(Storage& storage, const Path& folder, StateDictBuilder& builder);

@@ -51,19 +51,12 @@ struct OptimizerFiles {
   }
 };
 
-torch::TorchFile open(StateDictBuilder& builder, const Path& path) {
-  const std::shared_ptr<const File> file = builder.open(path);
-  torch::TorchFile object({file, 0, file->size()});
-  require_written_name(path, object.archive_name());
-  return object;
-}
-
 PlainTensors find_plain(const OptimizerFiles& files, StateDictBuilder& builder) {
   PlainTensors found;
   std::size_t count = 0;
   for (const auto& [rank, path] : files.group.files) {
     ++found.ranks;
-    const torch::TorchFile file = open(builder, path);
+    const torch::TorchFile file = open_rank_object(path, builder);
     for (const torch::NamedTensor& tensor :
          torch::describe(files.optimizer(file), file.pickle().bytes().size()).tensors) {
       if (is_distributed_tensor(tensor.value)) continue;
@@ -380,7 +373,7 @@ void name_parameters(const std::vector<std::uint64_t>& numbers, StateDictBuilder
 /// Joins the pieces. Where they cannot be joined, returns why, and has added nothing.
 std::optional<std::string_view> join(const OptimizerFiles& files, const PlainTensors& plain,
                                      StateDictBuilder& builder) {
-  const torch::TorchFile file = open(builder, files.group.files.begin()->second);
+  const torch::TorchFile file = open_rank_object(files.group.files.begin()->second, builder);
   const torch::Value optimizer = files.optimizer(file);
   const auto numbers = numbers_of(optimizer);
   const auto sizes = sizes_of(plain);
@@ -423,7 +416,7 @@ void read_rank_optimizer(const RankFileGroup& group, const std::string& start,
   const PlainTensors plain = find_plain(files, builder);
   if (plain.are_counted && !are_pieces(plain, builder.out)) {
     for (const auto& [rank, path] : group.files) {
-      const torch::TorchFile file = open(builder, path);
+      const torch::TorchFile file = open_rank_object(path, builder);
       builder.add_part(std::string(kOptimizer), {{std::string(kOptimizer), false}}, file,
                        files.optimizer(file), rank);
     }

@@ -114,7 +114,6 @@ std::vector<std::string> listed_names(const std::vector<Json>& groups) {
 std::optional<std::vector<std::string>> fit_listed(std::vector<std::string> names,
                                                    const NumberedParameters& parameters,
                                                    const std::vector<NamedShape>& model) {
-  constexpr std::string_view kReplica = "module.";  // of DistributedDataParallel
   if (names.size() != parameters.numbers.size()) return std::nullopt;
   std::unordered_map<std::string_view, const Shape*> known;
   for (const NamedShape& parameter : model) known.emplace(parameter.name, &parameter.shape);
@@ -123,7 +122,7 @@ std::optional<std::vector<std::string>> fit_listed(std::vector<std::string> name
     for (const auto& shape : group) {
       std::string& name = names[i++];
       if (model.empty()) continue;
-      if (!known.contains(name) && name.starts_with(kReplica)) name.erase(0, kReplica.size());
+      if (!known.contains(name)) name = std::string(without_replica(name));
       const auto found = known.find(name);
       if (found == known.end() || (shape && *shape != *found->second)) return std::nullopt;
     }

@@ -250,7 +250,8 @@ Loss unsaved_weight(std::string fqn) {
   return {.role = Role::Weight,
           .name = std::move(fqn),
           .why = "the optimizer trains it, and no file of the model holds it",
-          .is_broken = true};
+          .is_broken = true,
+          .is_absent = true};
 }
 
 std::optional<std::uint32_t> rank_of_file(const Path& file) {
@@ -518,6 +519,9 @@ void StateDictBuilder::add_piece(const std::string& key, KeyPath path, const Sha
 
 StateDict StateDictBuilder::finish(const std::string& where) {
   settle_ties();
+  if (!ranks_repeat) {
+    if (auto note = torch::note_shared_parts(views_)) out.notes.push_back(*std::move(note));
+  }
   if (like != nullptr) {
     if (flat_units.empty()) take_apart_like(out, where, *like, RankFlatFiles(*like));
     order_.clear();  // that has set the order

@@ -2,11 +2,13 @@
 // The content of a checkpoint of any PyTorch trainer: a flattened state dict. Tensors consist of
 // boxes that lie in items; everything else is JSON.
 #include "unishard/converters/loss.hpp"
+#include "unishard/converters/replica_names.hpp"
 #include "unishard/format/json.hpp"
 #include "unishard/format/storage.hpp"
 
 #include "containers/boxes.hpp"
 #include "containers/object_tree.hpp"
+#include "containers/shared_views.hpp"
 #include "formats/dcp/flat_places.hpp"
 #include "formats/dcp/metadata.hpp"
 #include "formats/dcp/rank_ties.hpp"
@@ -109,9 +111,8 @@ struct StateDict {
   Losses losses;
   /// What is missing here and has a key, which tells its role.
   std::vector<LostKey> lost_keys;
-  /// The names may be those of a replica of DistributedDataParallel ("module.w"). Programs that
-  /// save DCP folders remove that part, so what is left there is the model's own.
-  bool may_be_replica = false;
+  /// Programs that save DCP folders remove a replica's part of the names.
+  ModulePart module_part = ModulePart::Model;
   bool assumes_model_order = false;  ///< OpenOptions::assume_model_order
   /// Optimizers that are values train parameters too: without states, none is frozen.
   bool has_other_optimizers = false;
@@ -219,7 +220,7 @@ class StateDictBuilder {
   std::unordered_set<std::string> second_keys_;           // those in `out`
   RankTies ties_;
   /// The first key of each view of a storage, by the name of its file.
-  std::map<std::pair<std::string, torch::ViewIdentity>, std::string> views_;
+  torch::ViewNames views_;
 };
 
 }  // namespace unishard::converters::dcp

@@ -529,9 +529,7 @@ class Arranger {
     for (const Parameter& parameter : model_) known.insert(parameter.fqn);
     for (const Alias& alias : out_.catalog.aliases) known.insert(alias.fqn);
     const auto is_known = [&](std::string_view fqn) {
-      constexpr std::string_view kReplica = "module.";
-      return known.contains(fqn) ||
-             (fqn.starts_with(kReplica) && known.contains(fqn.substr(kReplica.size())));
+      return known.contains(fqn) || known.contains(without_replica(fqn));
     };
     std::set<std::string> lonely = trained_names();
     const std::size_t told = std::erase_if(lonely, is_known);

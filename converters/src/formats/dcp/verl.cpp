@@ -121,9 +121,7 @@ std::optional<Path> find_verl(Storage& storage, const Path& path,
 void add_extra_state(const RankFileGroup& extra, StateDictBuilder& builder) {
   std::set<std::string> others;
   for (const auto& [rank, path] : extra.files) {
-    const std::shared_ptr<const File> file = builder.open(path);
-    const torch::TorchFile object({file, 0, file->size()});
-    require_written_name(path, object.archive_name());
+    const torch::TorchFile object = open_rank_object(path, builder);
     Losses losses;  // of random states, which are left out as a whole
     const Json content = torch::with_inline_tensors(object, path.filename().string(), losses);
     if (!content.is_object()) continue;

@@ -5,6 +5,7 @@
 
 #include "core/file_records.hpp"
 #include "formats/deepspeed/model_keys.hpp"
+#include "reading/state_doubts.hpp"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -336,6 +337,15 @@ void take_run_facts(const ModelFile& model, Catalog& catalog) {
   if (!model.version.empty()) catalog.producer["version"] = model.version;
 }
 
+ModulePart module_part_of(const ModelFile& model) {
+  const Json& client = model.client_state;
+  const Json lightning =
+      client.is_object() ? client.value("pytorch-lightning_version", Json()) : Json();
+  const bool has_wrapper =
+      lightning.is_string() && lightning.get_ref<const std::string&>().starts_with("1.");
+  return has_wrapper ? ModulePart::Replica : ModulePart::Model;
+}
+
 void keep_cut_patterns(Catalog& catalog, const Json& users) {
   Json& client = catalog.client_state;
   if (!users.is_null()) client[kCutPatterns] = users;
@@ -352,7 +362,7 @@ void keep_cut_patterns(Catalog& catalog, const Json& users) {
 }
 
 std::int64_t choose_step(const std::vector<std::int64_t>& steps, const ModelFile& model,
-                         Notes& notes) {
+                         const Catalog& catalog, Notes& notes) {
   const std::int64_t counted = std::max<std::int64_t>(0, model.global_steps - model.skipped_steps);
   if (steps.empty()) {
     const auto own = model.own.find("step");
@@ -364,7 +374,8 @@ std::int64_t choose_step(const std::vector<std::int64_t>& steps, const ModelFile
     notes.add(fmt::format("the optimizer's step differs between parameters: {} to {}; {} is kept",
                           least, most, most));
   }
-  if (most != counted) {
+  const bool is_the_start = most > counted && most - 1 == counted && counts_the_start(catalog);
+  if (most != counted && !is_the_start) {
     notes.add(
         fmt::format("the optimizer counts {} steps, the run {} (global_steps - "
                     "skipped_steps); the optimizer's are kept",

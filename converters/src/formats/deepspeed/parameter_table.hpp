@@ -81,15 +81,19 @@ Json describe_groups(const Json& settings, const ParameterTable& parameters);
 /// from the model file into the catalog, which has the groups.
 void take_run_facts(const ModelFile& model, Catalog& catalog);
 
+/// Returns whose the part "module." before all names is: DeepSpeed saves the model itself, and
+/// Lightning before 2.0 had it wrapped.
+ModulePart module_part_of(const ModelFile& model);
+
 /// Keeps in the client state the patterns that tell how tensor parallelism cuts parameters, those
 /// of the user's before others (null: none). AutoTP's map is removed: it tells of the ranks of one
 /// run, and its modules tell it anew.
 void keep_cut_patterns(Catalog& catalog, const Json& users);
 
-/// Returns the catalog's step, chosen from those in the files. Adds a note when they contradict
-/// each other.
+/// Returns the catalog's step, chosen from those in the files, which is the optimizer's own. Adds a
+/// note when they contradict each other. `catalog` has all but the step.
 std::int64_t choose_step(const std::vector<std::int64_t>& steps, const ModelFile& model,
-                         Notes& notes);
+                         const Catalog& catalog, Notes& notes);
 
 /// How the weights in the module compare with the master copies, which the same step wrote.
 struct WeightComparison {

@@ -41,10 +41,11 @@ class RankReader {
     } else {
       raise_no_files();
     }
-    catalog().step = choose_step(steps_, model_, notes_);
     take_run_facts(model_, catalog());
+    catalog().step = choose_step(steps_, model_, catalog(), notes_);
     compare_with_module();
     parts_.format = "deepspeed";
+    parts_.module_part = module_part_of(model_);
     parts_.rank_of_file = rank_of_file;
     if (in_.experts != nullptr && !in_.experts->optimizers.empty())
       parts_.rank_of_file = expert_ranks_of_files(*in_.experts);

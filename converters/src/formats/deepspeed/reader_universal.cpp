@@ -91,15 +91,16 @@ class UniversalReader {
     catalog.world_size = static_cast<std::uint32_t>(
         std::min<std::uint64_t>(data_ranks * tag_files_.model_ranks.size(), ~0u));
     catalog.stage = stage();
-    catalog.step = choose_step(steps_, model_, notes_);
     catalog.groups = describe_groups(settings_, parameters_);
     catalog.loss_scaler = loss_scaler_;
     take_run_facts(model_, catalog);
     if (is_parallel_) keep_cut_patterns(catalog, nullptr);
     name_cpu_states(parameters_, catalog.groups, notes_);
     assemble({&model_, &parameters_, &frozen_, has_placeholders(), true}, parts_, notes_);
+    catalog.step = choose_step(steps_, model_, catalog, notes_);
     say_unmatched_of(parts_.catalog, where_, parts_.remarks);
     parts_.format = "deepspeed-universal";
+    parts_.module_part = module_part_of(model_);
     parts_.notes = notes_.lines();
     parts_.losses = notes_.losses();
     return make_pieced_source(std::move(parts_), where_);

@@ -379,12 +379,12 @@ void require_foreign_latest(Storage& storage, const Path& file) {
 }
 
 std::unique_ptr<Sink> make_folder_sink(Storage& storage, const Path& folder, const std::string& tag,
-                                       const std::optional<std::string>& latest_file,
-                                       Catalog catalog, OutputDraft draft, const WorkSplit& share,
+                                       std::string_view latest_file, Catalog catalog,
+                                       OutputDraft draft, const WorkSplit& share,
                                        SideFiles side_files) {
   validate_tag(tag);
   std::optional<torch::LatestFile> latest;
-  if (latest_file) latest = torch::LatestFile{&storage, folder / *latest_file, tag};
+  if (!latest_file.empty()) latest = torch::LatestFile{&storage, folder / latest_file, tag};
   if (latest && share.rank == 0) require_foreign_latest(storage, latest->path);
   const auto partial =
       std::make_shared<PartialOutput>(storage, folder / tag, PartialOutput::Shape::Folder, share);

@@ -100,11 +100,11 @@ void add_notes(const SavedRun& run, OutputDraft& draft, bool fills);
 bool has_experts(const SavedRun& run);
 
 /// Returns the sink of a finished draft: the archives in `<folder>/<tag>`, then
-/// `latest_file`, which names the tag. `side_files` are written into `folder` unless it has files
-/// of these names.
+/// `latest_file`, which names the tag, unless it is empty. `side_files` are written into `folder`
+/// unless it has files of these names.
 std::unique_ptr<Sink> make_folder_sink(Storage& storage, const Path& folder, const std::string& tag,
-                                       const std::optional<std::string>& latest_file,
-                                       Catalog catalog, OutputDraft draft, const WorkSplit& share,
+                                       std::string_view latest_file, Catalog catalog,
+                                       OutputDraft draft, const WorkSplit& share,
                                        SideFiles side_files);
 
 }  // namespace unishard::converters::deepspeed_sink

@@ -263,10 +263,9 @@ std::unique_ptr<Sink> make_deepspeed_parallel_sink(Storage& storage, const Path&
   }
   deepspeed_sink::OutputDraft draft = deepspeed_sink::ParallelDraft(run, ranks).make();
   deepspeed_sink::add_notes(run, draft, catalog.stage > 0 || run.is_fused());
-  std::optional<std::string> latest;
-  if (moves_latest) latest = "latest";
-  return deepspeed_sink::make_folder_sink(storage, folder, tag, latest, std::move(catalog),
-                                          std::move(draft), share, std::move(side_files));
+  return deepspeed_sink::make_folder_sink(storage, folder, tag, moves_latest ? "latest" : "",
+                                          std::move(catalog), std::move(draft), share,
+                                          std::move(side_files));
 }
 
 }  // namespace unishard::converters

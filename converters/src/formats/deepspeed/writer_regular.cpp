@@ -406,10 +406,9 @@ std::unique_ptr<Sink> make_deepspeed_sink(Storage& storage, const Path& folder,
         "experts in files of their own, without which DeepSpeed's MoE layers do not load: it "
         "writes these at stages 0 to 2, for groups of experts that are called ep_size_<number>");
   }
-  std::optional<std::string> latest;
-  if (moves_latest) latest = "latest";
-  return deepspeed_sink::make_folder_sink(storage, folder, tag, latest, std::move(catalog),
-                                          std::move(draft), share, std::move(side_files));
+  return deepspeed_sink::make_folder_sink(storage, folder, tag, moves_latest ? "latest" : "",
+                                          std::move(catalog), std::move(draft), share,
+                                          std::move(side_files));
 }
 
 }  // namespace unishard::converters

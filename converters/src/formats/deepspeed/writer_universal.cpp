@@ -221,10 +221,9 @@ std::unique_ptr<Sink> make_deepspeed_universal_sink(Storage& storage, const Path
   deepspeed_sink::OutputDraft draft = deepspeed_sink::UniversalDraft(run).make();
   deepspeed_sink::add_notes(run, draft, true);
   deepspeed_sink::add_loader_notes(run, draft.plan.notes);
-  std::optional<std::string> latest;
-  if (moves_latest) latest = "latest_universal";
-  return deepspeed_sink::make_folder_sink(storage, folder, tag, latest, std::move(catalog),
-                                          std::move(draft), share, std::move(side_files));
+  return deepspeed_sink::make_folder_sink(
+      storage, folder, tag, moves_latest ? "latest_universal" : "", std::move(catalog),
+      std::move(draft), share, std::move(side_files));
 }
 
 }  // namespace unishard::converters

@@ -9,6 +9,7 @@
 #include "containers/object_tree.hpp"
 #include "containers/pickle_json.hpp"
 #include "containers/pieced_source.hpp"
+#include "containers/shared_views.hpp"
 #include "containers/torch_file.hpp"
 #include "core/embedded_catalog.hpp"
 #include "core/file_records.hpp"
@@ -120,6 +121,7 @@ class Collector {
     const std::string* text = torch::training_text(catalog.client_state["object"]);
     if (text == nullptr) return;
     std::vector<std::string> paths;
+    paths.reserve(catalog.tensors.size());
     for (const TensorInfo& tensor : catalog.tensors) paths.push_back(tensor.fqn);
     const std::vector<bool> known =
         restore_catalog(std::string(*text), catalog, where + ": unishard.catalog");
@@ -131,6 +133,10 @@ class Collector {
       catalog.tensors.erase(catalog.tensors.begin() + static_cast<std::ptrdiff_t>(i));
       parts.pieces.erase(parts.pieces.begin() + static_cast<std::ptrdiff_t>(i));
     }
+  }
+
+  void find_shared_parts() {
+    if (auto note = torch::note_shared_parts(seen_)) parts.notes.push_back(*std::move(note));
   }
 
   PiecedCatalog parts;
@@ -195,10 +201,12 @@ class Collector {
   /// file of this format. The source may give the tensors other names.
   void keep_layout(const torch::ObjectTree& tree) {
     std::vector<std::string> names;
+    names.reserve(parts.catalog.tensors.size());
     for (const TensorInfo& tensor : parts.catalog.tensors) names.push_back(tensor.fqn);
     std::unordered_map<std::string_view, std::size_t> places;
     for (std::size_t i = 0; i < names.size(); ++i) places.emplace(names[i], i);
     std::vector<std::pair<std::string, std::size_t>> seconds;
+    seconds.reserve(parts.catalog.aliases.size());
     for (const Alias& alias : parts.catalog.aliases)
       seconds.emplace_back(alias.fqn, places.at(alias.target));
     parts.layout = [content = tree.content, names = std::move(names),
@@ -353,7 +361,7 @@ class Collector {
 
   FileScalars scalars_;
   std::set<std::string> names_, of_optimizers_;
-  std::map<std::pair<std::string, torch::ViewIdentity>, std::string> seen_;
+  torch::ViewNames seen_;
   std::map<std::string, std::pair<Path, TensorView>> shards_;  ///< tensors of add_shard(), by name
 };
 
@@ -413,6 +421,7 @@ std::unique_ptr<Source> open_torch(Storage& storage, const Path& path, const Ope
     for (Loss& loss : unread_models(storage, path, collector.files))
       collector.parts.losses.push_back(std::move(loss));
   }
+  collector.find_shared_parts();
   collector.restore_training_state(path.string());
   if (collector.holds_rank_parts) part_of = "the file of one of several ranks";
   auto source = make_pieced_source(std::move(collector.parts), path.string());

@@ -28,7 +28,7 @@ bool has_unread_optimizer(Value root) {
 dcp::StateDict read_training_file(Storage& storage, const TorchFile& file) {
   dcp::StateDictBuilder builder(storage);
   builder.numbers_repeated_keys = true;
-  builder.out.may_be_replica = true;
+  builder.out.module_part = ModulePart::Replica;
   const Value root = file.root();
   // A file whose members use the same parts a thousand times is refused here as a whole.
   auto object = std::make_shared<Json>(describe(root, file.pickle().bytes().size()).content);

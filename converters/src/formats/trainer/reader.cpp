@@ -290,22 +290,6 @@ bool restore(const std::string& text, const dcp::StateDict& state, dcp::Arrangem
   return true;
 }
 
-/// Returns whether all weights of an embedded catalog have names that begin with "module.", which
-/// is then the name of a module.
-bool has_modules_names(const std::string& text) {
-  constexpr std::size_t kName = 1, kState = 2;
-  const Json catalog = Json::parse(text, nullptr, /*allow_exceptions=*/false);
-  if (!catalog.is_object() || !catalog.contains("tensors")) return false;
-  bool has_names = false;
-  for (const Json& row : catalog["tensors"]) {
-    const bool is_row = row.is_array() && row.size() > kState && row[kName].is_string();
-    if (!is_row || row[kState] == kExtraState) continue;
-    if (!row[kName].get_ref<const std::string&>().starts_with("module.")) return false;
-    has_names = true;
-  }
-  return has_names;
-}
-
 /// Returns whether the catalog's group has a tensor for each parameter of the optimizer's.
 bool is_named(const Json& named, const Json& group, const std::set<std::string_view>& fqns) {
   return group.is_object() && group.contains("params") &&
@@ -434,7 +418,8 @@ class Reader {
     const OrderSource order{is_torch, type, builder_.out.assumes_model_order};
     // UniShard's own sink lists the names that it knows, as the catalog has them.
     const bool is_ours = !text_.empty();
-    builder_.out.may_be_replica = !has_modules_names(text_);
+    builder_.out.module_part =
+        is_ours ? module_part_of(text_, names_.library) : module_part_of_program();
     const bool is_undecided = !place.doubt.empty() && !order.is_assumed;
     builder_.out.number_names = {
         .fit =
@@ -516,6 +501,17 @@ class Reader {
       if (is_ordered || assumes) list_names(layout["object"], arranged.catalog);
       return layout;
     };
+  }
+
+  /// The Trainer saves the model itself. accelerate saves what DistributedDataParallel made of it
+  /// where the job had several processes, of which each has a file.
+  ModulePart module_part_of_program() {
+    const auto has_state_of = [&](int process) {
+      return storage_.kind(folder_ / fmt::format("random_states_{}.pkl", process)) ==
+             EntryKind::File;
+    };
+    const bool is_alone = has_state_of(0) && !has_state_of(1);
+    return is_of_trainer() || is_alone ? ModulePart::Model : ModulePart::Replica;
   }
 
   void read_further_parts() {

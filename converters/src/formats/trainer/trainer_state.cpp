@@ -68,6 +68,19 @@ bool has_one_process(Storage& storage, const Path& folder) {
          storage.kind(folder / "rng_state_0.pth") == EntryKind::Missing;
 }
 
+namespace {
+
+/// Returns the steps of the run, which an optimizer that was asked more often, or less, did not
+/// count.
+std::int64_t steps_of_run(const Catalog& catalog) {
+  const Json& position = catalog.data_position;
+  const Json steps = position.is_object() ? position.value("global_steps", Json()) : Json();
+  const bool is_count = steps.is_number_integer() && steps >= 0;
+  return is_count ? steps.get<std::int64_t>() : catalog.step;
+}
+
+}  // namespace
+
 std::string progress_text(const Catalog& catalog) {
   const Json by_default = 8;      // that of TrainingArguments
   constexpr int kInterval = 500;  // as well
@@ -81,7 +94,7 @@ std::string progress_text(const Catalog& catalog) {
                     {"should_evaluate", false},
                     {"should_log", false}}},
                   {"attributes", Json::object()}};
-  return Json{{kSteps, catalog.step},
+  return Json{{kSteps, steps_of_run(catalog)},
               {"train_batch_size", micro_batch.is_number_unsigned() ? micro_batch : by_default},
               {"save_steps", kInterval},
               {"logging_steps", kInterval},

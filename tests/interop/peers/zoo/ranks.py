@@ -397,7 +397,8 @@ def deepspeed_rank(rank, world, folder, seed):
         "states": {},
         "order": [name for group in groups for name in group["params"]],
         "groups": groups,
-        "step": steps or None,
+        # With 16 bits at stage 0 DeepSpeed's optimizer has counted one that makes its states.
+        "step": models.steps_of(getattr(engine.optimizer, "optimizer", engine.optimizer).state) or steps or None,
         "optimizer": kind,
         "others": [],
     }
