@@ -872,6 +872,24 @@ TEST(Dcp, BytesWithoutANameAreNoted) {
               testing::Contains(HasSubstr("bytes that the metadata gives no name")));
 }
 
+/// As a file system leaves them where a write was lost.
+TEST(Dcp, AnObjectOfZerosIsDamage) {
+  const test::TempDir work;
+  const Path folder = work.path() / "zeroed";
+  test::copy_folder(Path(UNISHARD_TEST_DATA) / "golden/torch/titan_dcp", folder);
+  const dcp::Metadata metadata = dcp::read_metadata(posix_storage(), folder / ".metadata");
+  ASSERT_FALSE(metadata.objects.empty());
+  const auto& [key, item] = metadata.objects.front();
+  for (const char byte : {'\0', '\xff'}) {
+    const Path file = folder / metadata.files[item.file];
+    std::string bytes = read_file(file);
+    std::fill_n(bytes.begin() + static_cast<std::ptrdiff_t>(item.offset), item.length, byte);
+    write_file(file, bytes);
+    EXPECT_THAT(error_of([&] { open_source(posix_storage(), folder); }),
+                Fails(ErrorCode::Corrupt, {key, "bytes are 0x"}));
+  }
+}
+
 TEST(Dcp, AFileThatTheMetadataNamesAndIsNotThereIsDamage) {
   const test::TempDir work;
   const Path folder = work.path() / "cut";

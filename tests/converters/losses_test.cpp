@@ -348,6 +348,18 @@ TEST_F(ReadFile, TheAverageOfTheWeightsIsNotTheModel) {
   EXPECT_EQ(loss_labels(convert(*source, "torch")->catalog()), loss_labels(source->catalog()));
 }
 
+/// SGD counts no steps, and Lightning counts those of the run.
+TEST_F(ReadFile, TheStepOfLightningIsThatOfAnOptimizerWithoutOne) {
+  const auto source =
+      open({{"pytorch-lightning_version", "2.6.0"},
+            {"global_step", 8},
+            {"state_dict", {{"x", tensor("a")}}},
+            {"optimizer_states",
+             Json::array({{{"state", with_number_keys({{"momentum_buffer", tensor("m")}})},
+                           {"param_groups", groups(Json::array({0}))}}})}});
+  EXPECT_EQ(source->catalog().step, 8);
+}
+
 /// A file of weights of DistributedDataParallel, and the copy of it, whose catalog names them.
 TEST_F(ReadFile, AReplicasFileOfWeightsIsReadAlikeFromItsCopies) {
   const auto source = open({{"module.w", tensor("a")}, {"module.v", tensor("n")}});
@@ -597,6 +609,23 @@ TEST_F(ReadFile, ATensorThatOneRankAloneHasIsNoted) {
   }
   EXPECT_THAT(open_source(posix_storage(), temp_.path())->notes(),
               Contains(HasSubstr("the file of rank 1 alone has \"model.ghost\"")));
+}
+
+/// As of a result that a filter has left nothing else in.
+TEST(ReplicaNames, ThatTheOtherSideHasToAreItsOwn) {
+  const auto catalog_of = [](const std::vector<std::string>& names) {
+    Catalog catalog;
+    for (const std::string& name : names) {
+      TensorInfo tensor;
+      tensor.fqn = name;
+      tensor.state = state::kWeights;
+      catalog.tensors.push_back(tensor);
+    }
+    return catalog;
+  };
+  const Catalog part = catalog_of({"module.a", "module.b"});
+  EXPECT_TRUE(without_replica(part, catalog_of({"a", "b"})));
+  EXPECT_FALSE(without_replica(part, catalog_of({"module.a", "module.b", "head"})));
 }
 
 TEST(OtherKeys, OfWhichOnlyTheBeginningIsThatOfAnOptimizerAreTheModels) {

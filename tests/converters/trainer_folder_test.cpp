@@ -624,6 +624,24 @@ TEST_F(TwoAdapters, OneInAFolderAndTrainedIsTheModel) {
   }
 }
 
+/// Nothing else is taken in its place.
+TEST_F(TwoAdapters, OneThatWasTrainedAndIsDamagedIsAnError) {
+  for (const Path& other : {Path(), Path("one")}) {
+    arrange("aux", other);
+    const Path file = folder_ / "aux/adapter_model.safetensors";
+    test::write_file(folder_ / "aux/adapter_config.json", "{}");
+    const std::string whole = test::read_file(file);
+    test::write_file(file, whole.substr(0, whole.size() / 2));
+    EXPECT_THAT(test::error_of([&] { open_source(posix_storage(), folder_); }),
+                test::Fails(ErrorCode::Corrupt, "aux/adapter_model.safetensors"));
+    fs::remove(file);
+    EXPECT_THAT(test::error_of([&] { open_source(posix_storage(), folder_); }).what(),
+                HasSubstr("aux"));
+    test::write_file(folder_ / "adapter_model.safetensors", whole);
+    fs::remove(folder_ / other / "adapter_model.bin");
+  }
+}
+
 TEST_F(TwoAdapters, OfTheSameShapesAreDoubted) {
   arrange("aux", "one");
   fs::copy(folder_ / "aux", folder_ / "two");

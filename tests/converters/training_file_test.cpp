@@ -1280,6 +1280,7 @@ TEST(TorchViews, OfPartsOfOneStorageAreNamedOnceWhereTheyShareElements) {
         Views{view(0, {4, 2}, {4, 1}), view(2, {4, 2}, {4, 1})},  // columns
         Views{view(0, {4}, {2}), view(1, {4}, {2})},              // every other element
         Views{view(0, {}, {}), view(1, {8}, {0})},                // expanded
+        Views{view(0, {4}, {1}), view(2, {0, 3}, {3, 1})},        // empty
         Views{view(0, {4}, {1}, DType::BFloat16), view(2, {3}, {1})}, Views{view(0, {4}, {1})}})
     EXPECT_EQ(note_of(apart), std::nullopt);
   for (const Views& shared :

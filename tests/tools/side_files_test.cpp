@@ -401,6 +401,16 @@ TEST_F(SideFilesOfTrainers, GoWithTheCheckpoint) {
   }
 }
 
+TEST_F(SideFilesOfModels, OfARunAreKnownByItsOptimizerToo) {
+  const Path run = temp_.path() / "run";
+  test::copy_folder(kSchedule.parent_path(), run);
+  fs::remove(run / "trainer_state.json");
+  fs::copy_file(kSchedule, run / "rng_state.pth");
+  const Json files =
+      report_of({"convert", run, temp_.path() / "again", "--to", "trainer"})["side_files"];
+  EXPECT_THAT(files.get<std::vector<std::string>>(), testing::Contains("rng_state.pth"));
+}
+
 /// A Trainer cannot load a file that is cut, and goes on without one that is not there.
 TEST_F(SideFilesOfTrainers, StayWhereTheyAreDamaged) {
   write_file(run_ / "rng_state_0.pth", read_file(kSchedule).substr(0, 300));

@@ -62,7 +62,7 @@ constexpr std::array<Pattern, 6> kSourcePatterns = {{{"modeling_", ".py"},
 
 constexpr std::array<std::string_view, 5> kTrainerNames = {
     kTrainerState, "training_args.bin", "scheduler.pt", "scaler.pt", "README.md"};
-/// The states of random generators, by which the folder of accelerate is known.
+/// The states of random generators, by which a folder of accelerate is known, as by its optimizer.
 constexpr Pattern kAccelerateState = {"random_states_", ".pkl"};
 /// A Trainer keeps no source of other programs in its folders.
 constexpr std::array<Pattern, 7> kTrainerPatterns = {{kAccelerateState,
@@ -101,7 +101,8 @@ bool goes_with_run(std::string_view name) {
 
 bool is_training_folder(const std::vector<Entry>& entries) {
   return std::ranges::any_of(entries, [](const Entry& entry) {
-    return entry.name == kTrainerState || matches(kAccelerateState, entry.name);
+    return entry.name == kTrainerState || entry.name == "optimizer.pt" ||
+           entry.name == "optimizer.bin" || matches(kAccelerateState, entry.name);
   });
 }
 

@@ -50,7 +50,7 @@ std::optional<std::string> note_shared_parts(const ViewNames& views) {
       find_shared(extents, names);
       extents.clear();
     }
-    extents.push_back(extent_of(view.second, name));
+    if (element_count(view.second.shape) > 0) extents.push_back(extent_of(view.second, name));
     last = &view;
   }
   find_shared(extents, names);
@@ -58,8 +58,8 @@ std::optional<std::string> note_shared_parts(const ViewNames& views) {
   const auto first = names.begin();
   return fmt::format(
       "{} tensors have elements in common in memory, because they are views of parts of one "
-      "storage "
-      "({} and {} first): each is a tensor of its own in every result, with the same values",
+      "storage ({} and {} first): each is a tensor of its own in every result, with the same "
+      "values",
       names.size(), unishard::quote(*first), unishard::quote(*std::next(first)));
 }
 

@@ -3,6 +3,7 @@
 #include "unishard/converters/extra_state.hpp"
 
 #include <algorithm>
+#include <unordered_set>
 
 namespace unishard::converters {
 
@@ -30,8 +31,23 @@ bool has_replica_part(const Catalog& catalog) {
          });
 }
 
+namespace {
+
+/// Returns whether a tensor of one has the name of a tensor of the other, other than extra states.
+bool share_names(const Catalog& one, const Catalog& other) {
+  std::unordered_set<std::string_view> names;
+  for (const TensorInfo& tensor : one.tensors) {
+    if (tensor.state != kExtraState) names.insert(tensor.fqn);
+  }
+  return std::ranges::any_of(other.tensors,
+                             [&](const TensorInfo& tensor) { return names.contains(tensor.fqn); });
+}
+
+}  // namespace
+
 std::optional<Catalog> without_replica(const Catalog& catalog, const Catalog& other) {
-  if (!has_replica_part(catalog) || has_replica_part(other)) return std::nullopt;
+  if (!has_replica_part(catalog) || has_replica_part(other) || share_names(catalog, other))
+    return std::nullopt;
   Catalog plain = catalog;
   const auto shorten = [](std::string& name) { name = std::string(without_replica(name)); };
   for (TensorInfo& tensor : plain.tensors) {

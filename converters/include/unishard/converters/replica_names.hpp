@@ -28,8 +28,8 @@ bool have_replica_part(const std::vector<std::string>& names);
 /// Returns whether the names of all tensors and aliases do; extra states are called by their keys.
 bool has_replica_part(const Catalog& catalog);
 
-/// Returns `catalog` without the part if all of its names begin so and those of `other` do not: as
-/// a reader has them that takes it for DistributedDataParallel's.
+/// Returns `catalog` without the part if all of its names begin so, those of `other` do not, and no
+/// name is in both: as a reader has them that takes it for DistributedDataParallel's.
 std::optional<Catalog> without_replica(const Catalog& catalog, const Catalog& other);
 
 }  // namespace unishard::converters

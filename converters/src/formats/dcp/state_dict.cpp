@@ -359,6 +359,13 @@ void StateDictBuilder::add_stored_object(const std::string& key, KeyPath path, s
   }
   std::string bytes(window.size, '\0');
   window.read(0, std::as_writable_bytes(std::span(bytes)));
+  // A file system leaves such bytes where a write was lost.
+  constexpr std::size_t kFew = 16;
+  if (bytes.size() >= kFew && bytes.find_first_not_of(bytes[0]) == bytes.npos)
+    raise(ErrorCode::Corrupt,
+          fmt::format("all of its {} bytes are {:#04x}", bytes.size(),
+                      static_cast<unsigned char>(bytes[0])),
+          "the file is damaged: use a copy or another checkpoint");
   out.objects.push_back({key, std::move(path), {{"$type", "bytes"}, {"hex", hex(bytes)}}});
 }
 

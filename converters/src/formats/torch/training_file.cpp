@@ -11,6 +11,7 @@
 
 #include <algorithm>
 #include <memory>
+#include <optional>
 #include <utility>
 
 namespace unishard::converters::torch {
@@ -25,6 +26,18 @@ bool has_unread_optimizer(Value root) {
   return !is_training_object(root) && dcp::has_optimizer(root);
 }
 
+namespace {
+
+/// Returns the steps of a run of Lightning, which SGD does not count.
+std::optional<double> steps_of_lightning(const Json& object) {
+  if (!object.is_object() || !object.contains("pytorch-lightning_version")) return std::nullopt;
+  const Json steps = object.value("global_step", Json());
+  const bool is_count = steps.is_number_integer() && steps >= 0;
+  return is_count ? std::optional(steps.get<double>()) : std::nullopt;
+}
+
+}  // namespace
+
 dcp::StateDict read_training_file(Storage& storage, const TorchFile& file) {
   dcp::StateDictBuilder builder(storage);
   builder.numbers_repeated_keys = true;
@@ -33,6 +46,7 @@ dcp::StateDict read_training_file(Storage& storage, const TorchFile& file) {
   // A file whose members use the same parts a thousand times is refused here as a whole.
   auto object = std::make_shared<Json>(describe(root, file.pickle().bytes().size()).content);
   dcp::add_training_object(file, /*rank=*/0, builder);
+  builder.out.step = steps_of_lightning(*object);
   note_unread_bytes(file, builder.out.notes);
   find_emptied_weights(*object, {}, builder.out.losses);
   const auto layout = [object](const dcp::StateDict& state, const dcp::Arrangement& arrangement) {

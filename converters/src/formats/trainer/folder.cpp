@@ -117,7 +117,9 @@ bool has_torch_model(Storage& storage, const Path& folder) {
 std::vector<std::string> adapter_folders(Storage& storage, const Path& folder) {
   std::vector<std::string> names;
   for (const Entry& entry : storage.list(folder)) {
-    if (entry.kind == EntryKind::Directory && has_adapter(storage, folder / entry.name))
+    if (entry.kind != EntryKind::Directory) continue;
+    const Path within = folder / entry.name;
+    if (has_adapter(storage, within) || storage.kind(within / kModelConfigs[1]) == EntryKind::File)
       names.push_back(entry.name);
   }
   std::ranges::sort(names);

@@ -42,7 +42,8 @@ struct ModelPlace {
 ModelPlace find_model(Storage& storage, const Path& folder);
 /// Returns the folder that find_model() finds.
 Path model_folder(Storage& storage, const Path& folder);
-/// Returns the names of the folders in `folder` that hold an adapter.
+/// Returns the names of the folders in `folder` that hold an adapter, or have lost it: they have
+/// its configuration.
 std::vector<std::string> adapter_folders(Storage& storage, const Path& folder);
 
 /// Returns the files that torch.save wrote of the model: pytorch_model.bin, whole or sharded, or

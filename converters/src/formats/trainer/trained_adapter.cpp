@@ -61,12 +61,13 @@ std::vector<Shape> read_adapter(Storage& storage, const Path& folder) {
   return shapes;
 }
 
-bool fits(Storage& storage, const Trained& trained, const Path& folder) {
+/// An adapter that cannot be read may be the one: nothing else is taken in its place.
+bool may_fit(Storage& storage, const Trained& trained, const Path& folder) {
   try {
     const std::vector<Shape> shapes = read_adapter(storage, folder);
     return shapes.size() == trained.count && std::ranges::includes(shapes, trained.shapes);
   } catch (const Error&) {
-    return false;
+    return true;
   }
 }
 
@@ -79,7 +80,7 @@ std::optional<std::vector<Path>> fitting_adapters(Storage& storage, const Path& 
     if (trained.shapes.empty()) return std::nullopt;
     std::vector<Path> fitting;
     std::ranges::copy_if(folders, std::back_inserter(fitting),
-                         [&](const Path& folder) { return fits(storage, trained, folder); });
+                         [&](const Path& folder) { return may_fit(storage, trained, folder); });
     return fitting;
   } catch (const Error&) {
     return std::nullopt;

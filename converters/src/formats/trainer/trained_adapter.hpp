@@ -10,7 +10,7 @@ namespace unishard::converters::trainer {
 
 /// Returns those of `folders`, each with an adapter, whose tensors are as many as the parameters of
 /// the optimizer and have the shapes of its states; nullopt for an optimizer without states, or
-/// that cannot be read. A folder that cannot be read fits nothing: its reader says so.
+/// that cannot be read. An adapter that cannot be read may be the trained one, and is among them.
 std::optional<std::vector<Path>> fitting_adapters(Storage& storage, const Path& optimizer,
                                                   const std::vector<Path>& folders);
 
