@@ -224,6 +224,19 @@ TEST(OffloadToFilesFromTheDevice, ArraysOfSeveralPiecesAreWrittenAndRead) {
   EXPECT_THAT(guarded::take_violations(), testing::IsEmpty());
 }
 
+/// Three steps of which the last two copy next to nothing but through pinned memory.
+auto steps_through_pinned_memory(std::uint32_t world) {
+  return [world](Engine& engine, SmallModel& model, Ran& ran) {
+    train(engine, model, 1, ran);
+    const guarded::CopiedBytes before = guarded::copied_bytes();
+    train(engine, model, 2, ran);
+    const guarded::CopiedBytes after = guarded::copied_bytes();
+    if (world > 1) return;  // Gloo's sums pass the host
+    EXPECT_LE(after.to_host - before.to_host, 12 * kSmall);
+    EXPECT_LE(after.to_device - before.to_device, 12 * kSmall);
+  };
+}
+
 /// With the bits of state in the host's memory.
 TEST(OffloadToFilesFromTheDevice, EveryStepCopiesThroughPinnedMemoryAlone) {
   for (const std::uint32_t stage : {2u, 3u}) {
@@ -231,15 +244,7 @@ TEST(OffloadToFilesFromTheDevice, EveryStepCopiesThroughPinnedMemoryAlone) {
       const TempDir files;
       Config config = small_config(stage, DType::BFloat16);
       config.zero.param_persistence_threshold = 0;
-      const auto body = [world](Engine& engine, SmallModel& model, Ran& ran) {
-        train(engine, model, 1, ran);
-        const guarded::CopiedBytes before = guarded::copied_bytes();
-        train(engine, model, 2, ran);
-        const guarded::CopiedBytes after = guarded::copied_bytes();
-        if (world > 1) return;  // Gloo's sums pass the host
-        EXPECT_LE(after.to_host - before.to_host, 12 * kSmall);
-        EXPECT_LE(after.to_device - before.to_device, 12 * kSmall);
-      };
+      const auto body = steps_through_pinned_memory(world);
       const Ran expected = run(Where::Host, world, config, body);
       config.offload_optimizer = {.residence = Residence::File, .nvme_path = files.path().string()};
       if (stage == 3)
@@ -260,15 +265,7 @@ TEST(OffloadFromTheDeviceWithMuon, HasTheBitsOfTheHostThroughPinnedMemoryAlone) 
       config.optimizer = "Muon";
       config.adam = config.hyper;
       config.hyper.momentum = 0.95;
-      const auto body = [world](Engine& engine, SmallModel& model, Ran& ran) {
-        train(engine, model, 1, ran);
-        const guarded::CopiedBytes before = guarded::copied_bytes();
-        train(engine, model, 2, ran);
-        const guarded::CopiedBytes after = guarded::copied_bytes();
-        if (world > 1) return;  // Gloo's sums pass the host
-        EXPECT_LE(after.to_host - before.to_host, 12 * kSmall);
-        EXPECT_LE(after.to_device - before.to_device, 12 * kSmall);
-      };
+      const auto body = steps_through_pinned_memory(world);
       const Ran expected = run(Where::Host, world, config, body);
       config.offload_optimizer = {.residence = residence, .nvme_path = files.path().string()};
       config.aio.block_size = 4096;
