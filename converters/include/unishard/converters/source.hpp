@@ -172,8 +172,8 @@ std::optional<Path> find_numbered_checkpoint(Storage& storage, const Path& path,
 std::optional<Path> find_within_accelerate(Storage& storage, const Path& path);
 
 /// Returns the folder within a Trainer's checkpoint that holds its adapter, where that is not
-/// called "default"; nullopt for every other path. Throws: Unsupported where there are several, none
-/// is in `path` itself, and the optimizer's states do not tell.
+/// called "default"; nullopt for every other path. Throws: Unsupported where there are several,
+/// none is in `path` itself, and the optimizer's states do not tell.
 std::optional<Path> find_adapter_folder(Storage& storage, const Path& path);
 
 /// What the user decides where the files leave a choice.
