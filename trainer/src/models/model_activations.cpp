@@ -9,7 +9,7 @@ namespace {
 
 constexpr std::int64_t kFloatBytes = 4;
 
-/// Bytes of a token in a block, or of a block.
+/// What a block of the model needs, in bytes.
 struct BlockBytes {
   std::int64_t kept = 0;     ///< from the forward pass until the block's own backward pass
   std::int64_t written = 0;  ///< at once, beside them, in the backward pass

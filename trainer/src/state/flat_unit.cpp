@@ -214,7 +214,7 @@ at::Tensor FlatUnit::gradient_squares() const {
   return reducer_ ? reducer_->squares() : no_gradients_.tensor().to(at::kDouble);
 }
 
-at::Tensor FlatUnit::gradients_on_device() const { return reducer_->gradients_on_device(); }
+at::Tensor FlatUnit::gradients_on_device() const { return gradients().on(placement().device); }
 
 void FlatUnit::replace_gradients(const at::Tensor& sums) { reducer_->replace(sums); }
 

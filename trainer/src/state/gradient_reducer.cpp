@@ -198,12 +198,16 @@ void GradientReducer::bring(Stream stream, const at::Tensor& on_device) const {
 
 /// Copies what `stream` leaves in `on_device` to the pinned sums, while the backward pass goes on.
 void GradientReducer::take_back(Stream stream, const at::Tensor& on_device) {
+  copy_back(stream, on_device);
+  if (is_last_) on_sums_(Sums::Complete);
+}
+
+void GradientReducer::copy_back(Stream stream, const at::Tensor& on_device) {
   link_.runtime.wait(Stream::Copy, link_.runtime.record(stream));
   link_.runtime.run(Stream::Copy, "gradients of " + name_,
                     [&] { copy_behind(bytes_of(shard_.tensor()), on_device); });
   copied_ = link_.runtime.record(Stream::Copy);
   link_.gradients.keep(on_device, Stream::Copy);
-  if (is_last_) on_sums_(Sums::Complete);
 }
 
 at::Tensor GradientReducer::squares_of(const at::Tensor& sums) const {
@@ -214,18 +218,11 @@ const StateArray& GradientReducer::gradients() const {
   return layout_.placement.stage == 0 ? result_ : shard_;
 }
 
-at::Tensor GradientReducer::gradients_on_device() const {
-  if (!shard_.is_pinned()) return gradients().on(layout_.placement.device);
-  const at::Tensor sums = sums_on_device();
-  send_behind(sums, bytes_of(shard_.tensor()));
-  return sums;
-}
-
 void GradientReducer::replace(const at::Tensor& sums) {
-  if (!is_away()) return;  // gradients_on_device() has returned them themselves
+  if (!is_away()) return;  // they are the gradients themselves
   squares_ = squares_of(sums);
   if (shard_.is_in_file()) return shard_.write(0, sums);
-  take_back(Stream::Compute, sums);
+  copy_back(Stream::Compute, sums);
   link_.runtime.finish(Stream::Copy);
 }
 

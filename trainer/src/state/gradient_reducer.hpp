@@ -59,10 +59,8 @@ class GradientReducer {
   /// Returns the sum of the gradients for the optimizer, float32: everything at stage 0, else the
   /// shard.
   const StateArray& gradients() const;
-  /// Returns gradients(), or a copy of them, on the model's device.
-  at::Tensor gradients_on_device() const;
-  /// Replaces gradients() by `sums`, which gradients_on_device() has returned and the caller has
-  /// changed by work of the compute stream.
+  /// Replaces gradients() by `sums`: themselves on the model's device, or the copy there, which the
+  /// caller has changed by work of the compute stream.
   void replace(const at::Tensor& sums);
   /// Returns the sums of the squares of gradients(); see square_sums().
   at::Tensor squares() const;
@@ -83,6 +81,7 @@ class GradientReducer {
   at::Tensor sums_on_device() const;
   void bring(Stream stream, const at::Tensor& on_device) const;
   void take_back(Stream stream, const at::Tensor& on_device);
+  void copy_back(Stream stream, const at::Tensor& on_device);
   at::Tensor squares_of(const at::Tensor& sums) const;
   /// Returns true when the sums are in a file, or in the host's memory for a device.
   bool is_away() const { return shard_.is_in_file() || shard_.is_pinned(); }
