@@ -23,7 +23,6 @@ using unishard::trainer::BatchPlan;
 using unishard::trainer::Residence;
 
 double megabytes(double bytes) { return bytes / 1e6; }
-double megabytes(std::int64_t bytes) { return megabytes(static_cast<double>(bytes)); }
 
 /// Escapes a message except for the line breaks before its list items, which begin with two spaces:
 /// no name in a message can begin a line of its own.
@@ -67,6 +66,8 @@ std::string promise(const unishard::trainer::Config& config, at::Device device) 
 }
 
 }  // namespace
+
+double megabytes(std::int64_t bytes) { return megabytes(static_cast<double>(bytes)); }
 
 double process_megabytes(const std::string& field) {
   std::ifstream status("/proc/self/status");

@@ -46,6 +46,8 @@ class StepPrinter {
   Clock::time_point first_, begin_;
   std::int64_t done_ = 0;
 };
+/// Returns 10^-6 of `bytes`.
+double megabytes(std::int64_t bytes);
 /// Returns "VmHWM" and the like of this process, in MB; 0 where the system does not tell.
 double process_megabytes(const std::string& field);
 

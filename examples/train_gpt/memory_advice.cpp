@@ -5,6 +5,8 @@
 #include "unishard/trainer/model_activations.hpp"
 #include "unishard/trainer/model_flops.hpp"
 
+#include "console.hpp"
+
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -135,7 +137,6 @@ std::string files_advice(const RunSize& run) {
 
 std::string planned_memory(const RunSize& run, std::int64_t staging, double program) {
   const auto parts = plan_memory(run.config, size_in_run(run));
-  const auto megabytes = [](std::int64_t bytes) { return static_cast<double>(bytes) / 1e6; };
   const double device = megabytes(planned_bytes(parts, Device));
   const double host = megabytes(planned_bytes(parts, Host));
   const double activations = megabytes(activations_of(run));
