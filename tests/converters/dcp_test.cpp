@@ -627,17 +627,20 @@ TEST(Dcp, WhatWasWrittenForAnyWorldSizeReadsTheSame) {
 /// A source whose bytes are numbers made from their places.
 class MadeSource final : public Source {
  public:
-  explicit MadeSource(Catalog catalog) : catalog_(std::move(catalog)) {}
+  /// All bytes are 0 with the factor 0.
+  explicit MadeSource(Catalog catalog, std::uint64_t factor = 1)
+      : catalog_(std::move(catalog)), factor_(factor) {}
   std::string format() const override { return "made"; }
   const Catalog& catalog() const override { return catalog_; }
   void read_range(std::size_t tensor, ElementRange range, std::span<std::byte> out) const override {
     const std::uint64_t width = size_of(catalog_.tensors[tensor].dtype);
     for (std::uint64_t i = 0; i < out.size(); ++i)
-      out[i] = static_cast<std::byte>(tensor * 31 + (range.begin * width + i) * 7);
+      out[i] = static_cast<std::byte>(factor_ * (tensor * 31 + (range.begin * width + i) * 7));
   }
 
  private:
   const Catalog catalog_;
+  const std::uint64_t factor_;
 };
 
 Catalog mixed_precision_catalog() {
@@ -950,6 +953,61 @@ TEST(Dcp, ADamagedFolderOfRanksIsNotPassedOver) {
   std::filesystem::create_directory(folder / "sharded");
   EXPECT_THAT(open_source(posix_storage(), folder)->losses(),
               testing::Contains(testing::Field(&Loss::name, "sharded")));
+}
+
+TEST(Dcp, AFileOfAnotherKindInTheModelsPlaceIsRefused) {
+  SKIP_WITHOUT_FIXTURES();
+  const test::TempDir work;
+  const Path folder = copy_of(work, "accelerate_fsdp1_full_w2");
+  std::filesystem::copy_file(folder / "scheduler.bin", folder / "pytorch_model_fsdp.bin",
+                             std::filesystem::copy_options::overwrite_existing);
+  EXPECT_THAT(refusal(folder), Fails(ErrorCode::Corrupt, {"pytorch_model_fsdp.bin",
+                                                          "it was written as scheduler.bin"}));
+}
+
+TEST(Dcp, ADamagedOptimizerOfWholeFilesLeavesTheModel) {
+  SKIP_WITHOUT_FIXTURES();
+  const test::TempDir work;
+  const Path folder = copy_of(work, "accelerate_fsdp2_full_w2");
+  std::filesystem::resize_file(folder / "optimizer.bin", 1000);
+  const auto source = open_source(posix_storage(), folder);
+  const Losses losses = source->losses();
+  const auto found = std::ranges::find(losses, "optimizer.bin", &Loss::name);
+  ASSERT_NE(found, losses.end());
+  EXPECT_TRUE(found->role == Role::Optimizer && found->is_broken);
+  EXPECT_FALSE(source->catalog().tensors.empty());
+}
+
+TEST(Dcp, ADataFileThatIsACopyOfAnotherIsDoubted) {
+  SKIP_WITHOUT_FIXTURES();
+  const test::TempDir work;
+  const Path run = test::copy_folder(fixtures() / "parallel/mcore_ep2_dp2/checkpoint",
+                                     work.path() / "run"),
+             step = run / "iter_0000002";
+  EXPECT_THAT(open_source(posix_storage(), run)->remarks(), testing::IsEmpty());
+  std::filesystem::copy_file(step / "__1_0.distcp", step / "__1_1.distcp",
+                             std::filesystem::copy_options::overwrite_existing);
+  EXPECT_THAT(open_source(posix_storage(), run)->remarks(),
+              testing::Contains(testing::AllOf(HasSubstr("__1_1.distcp has the bytes of "),
+                                               HasSubstr("__1_0.distcp"))));
+}
+
+/// Parts of tensors whose elements all have one value may be equal.
+TEST(Dcp, EqualDataFilesOfOneValueAreNotDoubted) {
+  const test::TempDir work;
+  Catalog catalog;
+  catalog.tensors.resize(2);
+  catalog.tensors[0].fqn = "a";
+  catalog.tensors[1].fqn = "b";
+  for (TensorInfo& tensor : catalog.tensors) {
+    tensor.state = state::kWeights;
+    tensor.shape = {9, 64};
+  }
+  const MadeSource source(catalog, 0);
+  write_dcp(source, work.path() / "out", 3);
+  ASSERT_EQ(read_file(work.path() / "out/__1_0.distcp"),
+            read_file(work.path() / "out/__2_0.distcp"));
+  EXPECT_THAT(open_source(posix_storage(), work.path() / "out")->remarks(), testing::IsEmpty());
 }
 
 TEST(Dcp, AFileOfAnotherKindInTheOptimizersPlaceIsLost) {

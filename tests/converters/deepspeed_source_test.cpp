@@ -1422,6 +1422,10 @@ TEST(DeepSpeedUniversal, FilesThatAreMissingOrInThePlaceOfOthersAreTold) {
   fs::rename(settings, run / "elsewhere.pt");
   EXPECT_THAT(lines_of(open_source(posix_storage(), run)->losses()),
               testing::Contains(testing::HasSubstr("zero/optimizer_state.pt")));
+  fs::copy_file(folder / "exp_avg.pt", settings);
+  EXPECT_THAT(lines_of(open_source(posix_storage(), run)->losses()),
+              testing::Contains(testing::HasSubstr("it has no param_groups")));
+  fs::remove(settings);
   fs::rename(run / "elsewhere.pt", settings);
   swap_files(folder / "fp32.pt", folder / "exp_avg_sq.pt");
   EXPECT_THAT(error_of([&] { open_source(posix_storage(), run); }),

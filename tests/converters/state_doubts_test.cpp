@@ -52,6 +52,14 @@ TEST_F(StateDoubts, MomentsOfAnotherShapeAreNamed) {
   EXPECT_THAT(doubts(), ElementsAre(HasSubstr("b [exp_avg_sq] (5 x 4 beside 6 x 4)")));
 }
 
+TEST_F(StateDoubts, StatesOfParametersWithoutWeightsAreNamed) {
+  drop("b", "fp32");
+  EXPECT_THAT(doubts(),
+              ElementsAre(testing::AllOf(HasSubstr("no weights here"), HasSubstr(": b"))));
+  losses_.push_back({.role = Role::Weight, .name = "b"});
+  EXPECT_THAT(doubts(), IsEmpty()) << "the loss says it";
+}
+
 TEST_F(StateDoubts, LowRanksHaveShapesOfTheirOwn) {
   tensor("b", "exp_avg_sq").shape = {5, 4};
   losses_.push_back({.role = Role::State, .name = "projector of 0"});

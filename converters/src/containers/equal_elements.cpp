@@ -3,6 +3,7 @@
 #include "unishard/format/observer.hpp"
 
 #include <algorithm>
+#include <span>
 #include <vector>
 
 namespace unishard::converters {
@@ -59,6 +60,26 @@ bool equal_elements(const torch::TensorView& a, const torch::TensorView& b) {
     };
   };
   return equal_blocks(a.elements() * width, width, reads(a), reads(b));
+}
+
+std::vector<std::byte> sampled_bytes(const torch::TensorView& view, std::uint64_t first,
+                                     std::uint64_t count) {
+  std::vector<std::byte> bytes(count * size_of(view.dtype));
+  view.read({first, first + count}, bytes, torch::Reading::Sample);
+  return bytes;
+}
+
+bool has_one_value(const torch::TensorView& view) {
+  constexpr std::uint64_t kBlock = 4096;
+  const std::vector<std::byte> first = sampled_bytes(view, 0, 1);
+  for (std::uint64_t begin = 0; begin < view.elements(); begin += kBlock) {
+    const std::vector<std::byte> block =
+        sampled_bytes(view, begin, std::min(kBlock, view.elements() - begin));
+    for (std::size_t at = 0; at < block.size(); at += first.size()) {
+      if (!std::ranges::equal(std::span(block).subspan(at, first.size()), first)) return false;
+    }
+  }
+  return true;
 }
 
 }  // namespace unishard::converters

@@ -55,7 +55,8 @@ class Doubts {
         // GaLore keeps an object beside moments of low rank.
         has_objects_(std::ranges::count(losses, Role::State, &Loss::role) > 0 ||
                      std::ranges::any_of(catalog.tensors, is_part_of_object)),
-        has_lost_states_(std::ranges::count(losses, Role::Optimizer, &Loss::role) > 0) {
+        has_lost_states_(std::ranges::count(losses, Role::Optimizer, &Loss::role) > 0),
+        has_lost_weights_(std::ranges::count(losses, Role::Weight, &Loss::role) > 0) {
     const OptimizerScalars scalars(catalog);
     for (const TensorInfo& tensor : catalog.tensors) {
       if (tensor.state == kExtraState) continue;
@@ -80,6 +81,7 @@ class Doubts {
     missing_steps();
     groups();
     if (!has_surplus_) surplus_in_groups();
+    if (!has_lost_weights_) missing_weights();
     return std::move(lines_);
   }
 
@@ -177,6 +179,19 @@ class Doubts {
         "model is missing, the model's files leave a module out, {}or one of the files is "
         "another's",
         trained.size(), model, catalog_.aliases.empty() ? "" : "two parameters share a tensor, "));
+  }
+
+  void missing_weights() {
+    std::vector<std::string> names;
+    for (const auto& [fqn, parameter] : parameters_) {
+      const bool has_moment = std::ranges::any_of(parameter.states, [](const auto& each) {
+        return std::ranges::count(kMoments, each.first) > 0;
+      });
+      if (has_moment && !is_in_model(parameter) && !is_numbered(fqn)) names.emplace_back(fqn);
+    }
+    say(names,
+        "the optimizer has states of parameters that have no weights here: the model is in another "
+        "file or folder, or its file is another's");
   }
 
   static bool is_in_model(const Parameter& parameter) { return parameter.weight != nullptr; }
@@ -409,7 +424,7 @@ class Doubts {
 
   const Catalog& catalog_;
   const bool has_objects_;
-  const bool has_lost_states_;
+  const bool has_lost_states_, has_lost_weights_;
   bool has_surplus_ = false;  ///< a line tells of states of more parameters than there are
   std::map<std::string_view, Parameter> parameters_;
   std::vector<std::string> lines_;

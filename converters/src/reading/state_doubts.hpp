@@ -18,7 +18,8 @@ namespace unishard::converters {
 /// groups that list more parameters than the model has, where they list numbers;
 /// moments, or a step, that a parameter lacks and the others like it have; one of Adam's two
 /// moments, or all states, that no parameter has after a step; 8-bit moments without their scales;
-/// parameters that two groups list, that no group lists, or that groups list and nothing has.
+/// parameters that two groups list, that no group lists, or that groups list and nothing has;
+/// moments under the name of a parameter that has no weights.
 /// `losses` are those of the source, which explain some of them.
 std::vector<std::string> doubts_about_states(const Catalog& catalog, const Losses& losses);
 

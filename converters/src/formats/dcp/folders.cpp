@@ -4,6 +4,7 @@
 #include "unishard/format/error.hpp"
 
 #include "containers/object_tree.hpp"
+#include "formats/dcp/copied_files.hpp"
 #include "formats/dcp/flat_parameters.hpp"
 #include "formats/dcp/key_layout.hpp"
 #include "formats/dcp/keys.hpp"
@@ -20,6 +21,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <iterator>
 #include <map>
 #include <set>
 #include <string>
@@ -268,24 +270,30 @@ std::optional<Path> whole_model_file(Storage& storage, const Path& path) {
   return std::nullopt;
 }
 
+void add_whole_model(Storage& storage, const Path& model, StateDictBuilder& builder) {
+  const std::shared_ptr<const File> file = builder.open(model);
+  const torch::TorchFile object({file, 0, file->size()});
+  if (const std::string other = other_name(storage, model, object); !other.empty()) {
+    raise(ErrorCode::Corrupt,
+          fmt::format("{}: it was written as {}, which is here too", model.string(), other),
+          "bring the model's own file back");
+  }
+  builder.add_object("model", {{"model", false}}, object);
+}
+
+/// A model needs no optimizer: one that cannot be read is lost.
+void add_whole_optimizer(Storage& storage, const Path& path, StateDictBuilder& builder) {
+  const auto object = open_state(storage, builder, path, Role::Optimizer);
+  if (object && is_in_place(storage, builder, path, *object, Role::Optimizer))
+    builder.add_object("optimizer", {{"optimizer", false}}, *object);
+}
+
 void read_whole_files(Storage& storage, const Path& path, StateDictBuilder& builder) {
-  const auto add = [&](const std::string& key, const Path& at) {
-    const std::shared_ptr<const File> file = builder.open(at);
-    const torch::TorchFile object({file, 0, file->size()});
-    const torch::Value root = object.root();
-    if (key == "model" || (root.is_dict() && root.find("param_groups")))
-      return builder.add_object(key, {{key, false}}, object);
-    builder.out.losses.push_back(
-        {.role = Role::Optimizer,
-         .name = at.filename().string(),
-         .why = "an object without param_groups, which the state of an optimizer has",
-         .is_broken = true});
-  };
   const Path model = whole_model_file(storage, path).value_or(path),
              optimizer = path / "optimizer.bin";
-  add("model", model);
+  add_whole_model(storage, model, builder);
   if (storage.kind(optimizer) == EntryKind::File) {
-    add("optimizer", optimizer);
+    add_whole_optimizer(storage, optimizer, builder);
     doubt_schedule(storage, path, optimizer, builder);
   } else if (schedule_file(storage, path)) {
     builder.out.losses.push_back({Role::SideFile, optimizer.filename().string(),
@@ -403,6 +411,12 @@ void read_sharded_safetensors(Storage& storage, const Path& path, StateDictBuild
   builder.out.producer = {{"library", "torch.distributed.checkpoint"}};
 }
 
+/// Whether the tensors lie in files of archives (.distcp).
+bool has_data_files(Layout layout) {
+  return layout == Layout::Folder || layout == Layout::Megatron || layout == Layout::RankLocal ||
+         layout == Layout::Accelerate;
+}
+
 }  // namespace
 
 Layout find_layout(Storage& storage, const Path& path) {
@@ -440,7 +454,8 @@ StateDict read_state_dict(Storage& storage, const Path& path, const OpenOptions&
   builder.from_rank = options.from_rank;
   builder.out.assumes_model_order = options.assume_model_order;
   builder.like = like;
-  switch (find_layout(storage, path)) {
+  const Layout layout = find_layout(storage, path);
+  switch (layout) {
     case Layout::Folder:
       read_one_folder(storage, path, builder);
       break;
@@ -476,7 +491,10 @@ StateDict read_state_dict(Storage& storage, const Path& path, const OpenOptions&
           fmt::format("{} has no copies of ranks of which one could be chosen", path.string()),
           "leave --from-rank out");
   }
-  return builder.finish(path.string());
+  StateDict state = builder.finish(path.string());
+  if (has_data_files(layout))
+    std::ranges::move(doubts_about_copied_files(state), std::back_inserter(state.remarks));
+  return state;
 }
 
 }  // namespace unishard::converters::dcp

@@ -40,6 +40,8 @@ class Items {
   const torch::TensorView* at_hand(std::uint32_t item) const { return items_.at(item).view.get(); }
   /// Returns the unpacked bytes of an item that is no tensor. They are not cached.
   torch::Window unpacked(std::uint32_t item) const;
+  /// Returns the range of a file that holds an item; without a file for one in memory.
+  const torch::Window& window(std::uint32_t item) const { return items_.at(item).window; }
   /// Returns the file that an item lies in.
   Path file(std::uint32_t item) const;
   /// Returns, for example, "<file> at byte 120".

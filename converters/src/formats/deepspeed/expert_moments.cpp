@@ -2,6 +2,7 @@
 
 #include "unishard/format/error.hpp"
 
+#include "containers/equal_elements.hpp"
 #include "formats/deepspeed/expert_files.hpp"
 #include "formats/deepspeed/pickle_fields.hpp"
 

@@ -2,6 +2,7 @@
 
 #include "unishard/format/error.hpp"
 
+#include "containers/equal_elements.hpp"
 #include "formats/deepspeed/expert_groups.hpp"
 #include "formats/deepspeed/rank_reader.hpp"
 #include "formats/deepspeed/shard_copies.hpp"

@@ -3,6 +3,7 @@
 #include "unishard/converters/cut_patterns.hpp"
 #include "unishard/format/error.hpp"
 
+#include "containers/equal_elements.hpp"
 #include "core/file_records.hpp"
 #include "formats/deepspeed/model_keys.hpp"
 #include "reading/state_doubts.hpp"

@@ -4,6 +4,7 @@
 #include "unishard/format/error.hpp"
 #include "unishard/format/limits.hpp"
 
+#include "containers/equal_elements.hpp"
 #include "containers/number_value.hpp"
 #include "containers/object_tree.hpp"
 #include "containers/pickle_json.hpp"
@@ -74,13 +75,6 @@ TensorView raw_view(const torch::Window& window, DType dtype, std::uint64_t coun
   view.strides = {1};
   view.storage = std::move(storage);
   return view;
-}
-
-std::vector<std::byte> sampled_bytes(const TensorView& view, std::uint64_t first,
-                                     std::uint64_t count) {
-  std::vector<std::byte> bytes(count * size_of(view.dtype));
-  view.read({first, first + count}, bytes, torch::Reading::Sample);
-  return bytes;
 }
 
 std::vector<double> floats(const TensorView& view, std::uint64_t first, std::uint64_t count) {

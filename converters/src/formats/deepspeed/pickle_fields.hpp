@@ -40,10 +40,6 @@ using torch::open_window;
 /// Throws: Corrupt when the file is shorter.
 TensorView raw_view(const torch::Window& window, DType dtype, std::uint64_t count);
 
-/// Returns the bytes of elements [first, first + count), which are looked at and not copied.
-/// Pre: the view has these elements.
-std::vector<std::byte> sampled_bytes(const TensorView& view, std::uint64_t first,
-                                     std::uint64_t count);
 /// Returns `count` elements from number `first` on as numbers.
 /// Pre: the view has these elements, and its dtype is of Kind::Float.
 std::vector<double> floats(const TensorView& view, std::uint64_t first, std::uint64_t count);

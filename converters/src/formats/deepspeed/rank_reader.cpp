@@ -2,6 +2,7 @@
 
 #include "unishard/format/error.hpp"
 
+#include "containers/equal_elements.hpp"
 #include "formats/deepspeed/cpu_states.hpp"
 #include "formats/deepspeed/expert_groups.hpp"
 #include "formats/deepspeed/expert_moments.hpp"

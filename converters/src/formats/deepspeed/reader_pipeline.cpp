@@ -5,6 +5,7 @@
 #include "unishard/format/error.hpp"
 #include "unishard/format/limits.hpp"
 
+#include "containers/equal_elements.hpp"
 #include "formats/deepspeed/model_file.hpp"
 #include "formats/deepspeed/optimizer_file.hpp"
 #include "formats/deepspeed/pipeline_layers.hpp"

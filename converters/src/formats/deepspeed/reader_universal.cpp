@@ -209,7 +209,12 @@ class UniversalReader {
     const auto inner = present(root, "optimizer_state_dict");
     auto groups = present(root, "param_groups");
     if (inner && !groups) groups = present(*inner, "param_groups");
-    if (groups) settings_ = read_group_settings(file, *groups, members_, notes_);
+    if (groups) {
+      settings_ = read_group_settings(file, *groups, members_, notes_);
+    } else {
+      notes_.lose({Role::Setting, "zero/optimizer_state.pt",
+                   "it has no param_groups: there are no settings of parameter groups"});
+    }
     if (!inner) return;
     // Stage 3 has no step.pt; the steps are those of the sub-groups.
     const auto states = present(*inner, "state");

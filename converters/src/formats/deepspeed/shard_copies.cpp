@@ -41,19 +41,6 @@ std::vector<Path> folders_in(Storage& storage, const Path& folder) {
 
 }  // namespace
 
-bool has_one_value(const torch::TensorView& view) {
-  constexpr std::uint64_t kBlock = 4096;
-  const std::vector<std::byte> first = sampled_bytes(view, 0, 1);
-  for (std::uint64_t begin = 0; begin < view.elements(); begin += kBlock) {
-    const std::vector<std::byte> block =
-        sampled_bytes(view, begin, std::min(kBlock, view.elements() - begin));
-    for (std::size_t at = 0; at < block.size(); at += first.size()) {
-      if (!std::ranges::equal(std::span(block).subspan(at, first.size()), first)) return false;
-    }
-  }
-  return true;
-}
-
 std::optional<std::string> ShardCopies::find_or_add(const std::string& file,
                                                     std::vector<torch::TensorView> views) {
   std::erase_if(views, [](const auto& view) { return !view.storage || view.elements() == 0; });

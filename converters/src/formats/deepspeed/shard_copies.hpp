@@ -33,9 +33,6 @@ class ShardCopies {
   std::multimap<std::vector<std::byte>, Held> by_sample_;
 };
 
-/// Returns whether all elements are equal. Pre: there are some, in the files.
-bool has_one_value(const torch::TensorView& view);
-
 /// Returns the file of another save of the run that has the bytes of one of the two files, which
 /// lie in the folder of a tag, where the other save has not both; an empty path when there is none.
 Path find_in_other_save(Storage& storage, const Path& optimizer, const Path& model);

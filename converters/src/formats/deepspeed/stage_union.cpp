@@ -2,6 +2,8 @@
 
 #include "unishard/format/error.hpp"
 
+#include "containers/equal_elements.hpp"
+
 #include <fmt/format.h>
 
 #include <algorithm>
