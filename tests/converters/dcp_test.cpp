@@ -965,17 +965,25 @@ TEST(Dcp, AFileOfAnotherKindInTheModelsPlaceIsRefused) {
                                                           "it was written as scheduler.bin"}));
 }
 
-TEST(Dcp, ADamagedOptimizerOfWholeFilesLeavesTheModel) {
+TEST(Dcp, ADamagedFileOfTheOptimizerLeavesTheModel) {
   SKIP_WITHOUT_FIXTURES();
-  const test::TempDir work;
-  const Path folder = copy_of(work, "accelerate_fsdp2_full_w2");
-  std::filesystem::resize_file(folder / "optimizer.bin", 1000);
-  const auto source = open_source(posix_storage(), folder);
-  const Losses losses = source->losses();
-  const auto found = std::ranges::find(losses, "optimizer.bin", &Loss::name);
-  ASSERT_NE(found, losses.end());
-  EXPECT_TRUE(found->role == Role::Optimizer && found->is_broken);
-  EXPECT_FALSE(source->catalog().tensors.empty());
+  const std::vector<std::pair<std::string, std::string>> files = {
+      {"accelerate_fsdp2_full_w2", "optimizer.bin"},
+      {"accelerate_fsdp2_per_rank_w2", "optimizer_0_rank1.bin"},
+      {"dtensor_per_rank_w3", "optim_world_size_3_rank_0.pt"}};
+  for (const auto& [run, name] : files) {
+    const test::TempDir work;
+    const Path folder = copy_of(work, run);
+    std::filesystem::resize_file(folder / name, 1000);
+    const auto source = open_source(posix_storage(), folder);
+    const Losses losses = source->losses();
+    const auto found = std::ranges::find(losses, name, &Loss::name);
+    ASSERT_NE(found, losses.end()) << name;
+    EXPECT_TRUE(found->role == Role::Optimizer && found->is_broken) << name;
+    const auto is_state = [](const TensorInfo& tensor) { return tensor.state == state::kExpAvg; };
+    EXPECT_FALSE(source->catalog().tensors.empty()) << name;
+    EXPECT_TRUE(std::ranges::none_of(source->catalog().tensors, is_state)) << name;
+  }
 }
 
 TEST(Dcp, ADataFileThatIsACopyOfAnotherIsDoubted) {
@@ -1423,6 +1431,19 @@ TEST(MegatronCore, CommonFileWithoutItsOptimizerLosesTheSettings) {
   ASSERT_EQ(losses.size(), 1u);
   EXPECT_EQ(losses.front().role, Role::Setting);
   EXPECT_THAT(losses.front().why, HasSubstr("settings of the parameter groups"));
+}
+
+TEST(MegatronCore, ADamagedCommonFileLeavesTheModel) {
+  SKIP_WITHOUT_FIXTURES();
+  const test::TempDir work;
+  const Path run =
+      test::copy_folder(fixtures() / "parallel/mcore_tp2_pp2/checkpoint", work.path() / "run");
+  std::filesystem::resize_file(run / "iter_0000003/common.pt", 1000);
+  const auto source = open_source(posix_storage(), run);
+  ASSERT_EQ(source->losses().size(), 1u);
+  EXPECT_EQ(source->losses().front().name, "common.pt");
+  EXPECT_TRUE(source->losses().front().is_broken);
+  EXPECT_FALSE(source->catalog().tensors.empty());
 }
 
 TEST(MegatronCore, MastersThatDoNotRoundToTheWeightsAreNoted) {

@@ -1425,6 +1425,10 @@ TEST(DeepSpeedUniversal, FilesThatAreMissingOrInThePlaceOfOthersAreTold) {
   fs::copy_file(folder / "exp_avg.pt", settings);
   EXPECT_THAT(lines_of(open_source(posix_storage(), run)->losses()),
               testing::Contains(testing::HasSubstr("it has no param_groups")));
+  write_file(settings, "");
+  EXPECT_THAT(lines_of(open_source(posix_storage(), run)->losses()),
+              testing::Contains(testing::AllOf(testing::HasSubstr("zero/optimizer_state.pt"),
+                                               testing::HasSubstr("damaged"))));
   fs::remove(settings);
   fs::rename(run / "elsewhere.pt", settings);
   swap_files(folder / "fp32.pt", folder / "exp_avg_sq.pt");

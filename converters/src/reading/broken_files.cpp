@@ -72,7 +72,8 @@ Losses broken_files(Storage& storage, const Path& folder, bool is_model_folder) 
 Loss damaged(Role role, std::string name, const Error& error) {
   return {.role = role,
           .name = std::move(name),
-          .why = fmt::format("damaged ({})", error.what()),
+          .why = fmt::format("{} ({})", error.code() == ErrorCode::Corrupt ? "damaged" : "not read",
+                             error.what()),
           .is_broken = true};
 }
 

@@ -9,6 +9,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 
 namespace unishard::converters {
 
@@ -24,7 +25,22 @@ std::optional<std::string> broken_model(Storage& storage, const Path& folder);
 /// a model's folder is one of the optimizer.
 Losses broken_files(Storage& storage, const Path& folder, bool is_model_folder);
 
-/// Returns the loss of a thing that `error` says to be damaged.
+/// Returns the loss of a thing that `error` says to be damaged, or of a kind that is not read.
 Loss damaged(Role role, std::string name, const Error& error);
+
+/// Runs `read`, which reads what a model does not need, and returns whether it ended well. What is
+/// damaged, or of a kind that is not read, is lost under `name`.
+/// Throws: the other errors of `read`.
+template <class Read>
+bool read_or_lose(Losses& losses, Role role, std::string name, const Read& read) {
+  try {
+    read();
+    return true;
+  } catch (const Error& error) {
+    if (error.code() != ErrorCode::Corrupt && error.code() != ErrorCode::Unsupported) throw;
+    losses.push_back(damaged(role, std::move(name), error));
+    return false;
+  }
+}
 
 }  // namespace unishard::converters

@@ -6,6 +6,7 @@
 #include "containers/pickle_json.hpp"
 #include "formats/dcp/compared_masters.hpp"
 #include "formats/dcp/keys.hpp"
+#include "reading/broken_files.hpp"
 
 #include <fmt/format.h>
 
@@ -200,10 +201,12 @@ void add_megatron(Storage& storage, const Path& folder, StateDictBuilder& builde
   builder.out.step = step_of_distributed(builder.out);
   note_buckets(builder.out);
   if (storage.kind(folder / kCommon) == EntryKind::File) {
-    const torch::TorchFile common(torch::whole_file(storage, folder / kCommon));
-    add_common(common, builder);
-    require_settings(builder.out);
-    remark_on_iteration(common.root(), folder, builder.out);
+    const bool is_read = read_or_lose(builder.out.losses, Role::Setting, std::string(kCommon), [&] {
+      const torch::TorchFile common(torch::whole_file(storage, folder / kCommon));
+      add_common(common, builder);
+      remark_on_iteration(common.root(), folder, builder.out);
+    });
+    if (is_read) require_settings(builder.out);
   } else {
     builder.out.losses.push_back({Role::Setting, std::string(kCommon),
                                   "it is missing, and with it the iteration, the settings of the "

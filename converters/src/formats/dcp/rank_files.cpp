@@ -8,8 +8,10 @@
 #include "formats/dcp/flat_parameters.hpp"
 #include "formats/dcp/keys.hpp"
 #include "formats/dcp/rank_optimizer.hpp"
+#include "formats/dcp/state_files.hpp"
 #include "formats/dcp/training_object.hpp"
 #include "formats/dcp/verl.hpp"
+#include "reading/broken_files.hpp"
 #include "reading/completeness.hpp"
 
 #include <fmt/format.h>
@@ -152,6 +154,19 @@ void note_lone_tensors(StateDict& state) {
       "the file of rank {} alone has {}{}", lone[0]->chunks[0].rank, unishard::quote(lone[0]->key),
       lone.size() > 1 ? fmt::format(", and {} more tensors are in one file", lone.size() - 1)
                       : ""));
+}
+
+/// Whether the files of an optimizer can be read. A model needs none: one that cannot be is lost.
+bool can_read_optimizer(Storage& storage, const RankFileGroup& group, StateDictBuilder& builder) {
+  bool can_read = true;
+  for (const auto& [rank, path] : group.files) {
+    const auto object = open_state(storage, builder, path, Role::Optimizer);
+    can_read &= object && read_or_lose(builder.out.losses, Role::Optimizer,
+                                       path.filename().string(), [&, &path = path] {
+                                         require_written_name(path, object->archive_name());
+                                       });
+  }
+  return can_read;
 }
 
 /// Looks for flat parameters in all files.
@@ -310,7 +325,8 @@ std::vector<Path> read_rank_files(Storage& storage, const Path& folder, StateDic
     if (group.are_models) continue;
     if (names_optimizer(start)) {
       check_doubled(folder, group);
-      if (is_whole(start, group, wanted, Role::Optimizer, losses))
+      if (is_whole(start, group, wanted, Role::Optimizer, losses) &&
+          can_read_optimizer(storage, group, builder))
         read_rank_optimizer(group, start, builder);
     } else if (is_extra(start)) {
       is_whole(start, group, wanted, Role::Setting, losses);

@@ -40,16 +40,13 @@ std::string other_name(Storage& storage, const Path& path, const torch::TorchFil
 std::optional<torch::TorchFile> open_state(Storage& storage, StateDictBuilder& builder,
                                            const Path& path, Role role) {
   const std::string name = path.filename().string();
-  try {
+  std::optional<torch::TorchFile> object;
+  const bool is_read = read_or_lose(builder.out.losses, role, name, [&] {
     const std::shared_ptr<const File> file = builder.open(path);
-    torch::TorchFile object({file, 0, file->size()});
-    StateDictBuilder(storage).add_object(name, {{name, false}}, object);  // what it describes
-    return object;
-  } catch (const Error& error) {
-    if (error.code() != ErrorCode::Corrupt) throw;
-    builder.out.losses.push_back(damaged(role, name, error));
-    return std::nullopt;
-  }
+    object.emplace(torch::Window{file, 0, file->size()});
+    StateDictBuilder(storage).add_object(name, {{name, false}}, *object);  // what it describes
+  });
+  return is_read ? std::move(object) : std::nullopt;
 }
 
 bool is_in_place(Storage& storage, StateDictBuilder& builder, const Path& path,

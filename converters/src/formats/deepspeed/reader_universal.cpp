@@ -19,6 +19,7 @@
 #include "formats/deepspeed/shard_copies.hpp"
 #include "formats/deepspeed/universal_copies.hpp"
 #include "formats/deepspeed/universal_parts.hpp"
+#include "reading/broken_files.hpp"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -56,6 +57,8 @@ void find_folders(Storage& storage, const Path& folder, const std::string& name,
   }
 }
 
+constexpr const char* kSettings = "zero/optimizer_state.pt";
+
 class UniversalReader {
  public:
   UniversalReader(Storage& storage, const Path& folder)
@@ -69,12 +72,7 @@ class UniversalReader {
   std::unique_ptr<Source> read() {
     read_model();
     find_folders(storage_, zero_, {}, 0, folders_);
-    if (storage_.kind(zero_ / "optimizer_state.pt") == EntryKind::File) {
-      read_optimizer_state(open(zero_ / "optimizer_state.pt"));
-    } else {
-      notes_.lose({Role::Setting, "zero/optimizer_state.pt",
-                   "the file is missing: there are no settings of parameter groups"});
-    }
+    find_settings();
     add_parameters();
     check_states();
     for (std::size_t i = 0; i < parameters_.all().size(); ++i) read_states_of(i);
@@ -202,6 +200,19 @@ class UniversalReader {
     frozen_ = slices.take();
   }
 
+  /// A model needs no settings: a file of them that is missing or damaged is lost.
+  void find_settings() {
+    const Path path = zero_ / "optimizer_state.pt";
+    Losses losses;
+    if (storage_.kind(path) == EntryKind::File) {
+      read_or_lose(losses, Role::Setting, kSettings, [&] { read_optimizer_state(open(path)); });
+    } else {
+      losses.push_back({Role::Setting, kSettings,
+                        "the file is missing: there are no settings of parameter groups"});
+    }
+    for (Loss& loss : losses) notes_.lose(std::move(loss));
+  }
+
   void read_optimizer_state(const TorchFile& file) {
     const Value root = file.root();
     if (const auto stage = present(root, "zero_stage")) stage_ = zero_stage(*stage);
@@ -212,7 +223,7 @@ class UniversalReader {
     if (groups) {
       settings_ = read_group_settings(file, *groups, members_, notes_);
     } else {
-      notes_.lose({Role::Setting, "zero/optimizer_state.pt",
+      notes_.lose({Role::Setting, kSettings,
                    "it has no param_groups: there are no settings of parameter groups"});
     }
     if (!inner) return;
