@@ -456,6 +456,25 @@ TEST(Dequantize, DescriptionsOfComfyUiGoWithOneScale) {
   EXPECT_THAT(error_of([&] { open(model); }), Fails(ErrorCode::Unsupported, "ComfyUI"));
 }
 
+/// MLX packs the numbers of a weight into 32 bits, and other programs do so under names of their
+/// own.
+TEST(Dequantize, PackedIntegersAreRefused) {
+  const auto refused = [](const char* packed, const char* beside) {
+    Model model;
+    model.add(packed, DType::UInt32, {2, 4}).add(beside, DType::Float16, {2, 1});
+    return error_of([&] { open(model); });
+  };
+  EXPECT_THAT(refused("a.weight", "a.scales"),
+              Fails(ErrorCode::Unsupported, {"a.weight", "a.scales"}));
+  EXPECT_THAT(refused("a.q_weight", "a.q_scale"), Fails(ErrorCode::Unsupported, "EXL2"));
+  EXPECT_THAT(refused("a.trellis", "a.suh"), Fails(ErrorCode::Unsupported, "EXL3"));
+  EXPECT_THAT(refused("a.Qidxs", "a.SU"), Fails(ErrorCode::Unsupported, "QuIP#"));
+  Model table;  // of numbers that are no weights
+  table.add("a.weight", DType::Int64, {2, 4}).add("b.scales", DType::Float16, {2, 1});
+  table.add("c.index", DType::UInt32, {2, 4}).add("c.scales", DType::Float16, {2, 1});
+  EXPECT_EQ(open(table).weights, 0u);
+}
+
 TEST(Dequantize, WhatMayBeTheScalesOfNarrowNumbersIsNotLeftAside) {
   const auto refused = [](const char* scales, DType weight, const Shape& shape) {
     Model model;

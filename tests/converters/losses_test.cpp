@@ -494,6 +494,15 @@ TEST_F(ReadFile, AnArrayOfNumpyBelowAModelIsALostWeight) {
 
 TEST_F(ReadFile, WhatIsNoTensorInAStateDictIsALostWeight) {
   const Json counted = Json::array({1.5, Json::array({2, 3})});
+  const Json pair = {{"$type", "tuple"}, {"items", {1.5, 2}}};
+  const Json dtype = {
+      {"$type", "object"},
+      {"name", "numpy.dtype"},
+      {"args", {"f4", false, true}},
+      {"state", {{"$type", "tuple"}, {"items", {3, "<", nullptr, nullptr, nullptr, -1, -1, 0}}}}};
+  const Json scalar = {{"$type", "object"},
+                       {"name", "numpy.core.multiarray.scalar"},
+                       {"args", {dtype, {{"$type", "bytes"}, {"hex", "00004040"}}}}};
   const Json model = {{"h.a", tensor("a")}, {"h.b", tensor("b")}, {"h.m", tensor("m")},
                       {"h.n", tensor("n")}, {"h.t", tensor("t")}, {"h.none", nullptr},
                       {"h.list", counted},  {"h.text", "row"},    {"h._extra_state", nullptr}};
@@ -508,6 +517,12 @@ TEST_F(ReadFile, WhatIsNoTensorInAStateDictIsALostWeight) {
   EXPECT_EQ(names(*open(model)), expected);
   Json training = {{"model", model}, {"epoch", 1}};
   EXPECT_THAT(names(*open(training)), ElementsAre("model.h.none", "model.h.list"));
+  EXPECT_THAT(names(*open({{"h.a", tensor("a")},
+                           {"h.b", tensor("b")},
+                           {"h.m", tensor("m")},
+                           {"h.tuple", pair},
+                           {"h.scalar", scalar}})),
+              testing::UnorderedElementsAre("h.tuple", "h.scalar"));
   EXPECT_THAT(names(*open({{"optim.param_groups.a.lr", 0.1}, {"optim.state.a.m", tensor("m")}})),
               IsEmpty())
       << "an optimizer in one flat dict";

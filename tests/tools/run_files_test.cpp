@@ -245,6 +245,28 @@ TEST_F(RunFiles, AnAdaptersFolderHasNoPlaceForItsOptimizer) {
   }
 }
 
+/// Users save the merged model into the folder of its adapter.
+TEST_F(RunFiles, AWholeModelBesideAnAdapterStaysOne) {
+  const fs::path saved = temp_.path() / "saved", native = temp_.path() / "native";
+  fs::copy(kFolders / "adapter", saved);
+  write_file(saved / "config.json", R"({"model_type": "mine"})");
+  fs::copy_file(run_ / "checkpoint-10/model.safetensors", saved / "model.safetensors");
+  for (const char* name : {"optimizer.pt", "trainer_state.json", "training_args.bin"})
+    fs::remove(saved / name);
+  ASSERT_EQ(unishard({"convert", saved, native, "--to", "native"}).status, 0);
+  const fs::path model = temp_.path() / "model";
+  for (const fs::path& input : {saved, native}) {
+    fs::remove_all(model);
+    const ProcessResult result = unishard({"convert", input, model, "--to", "safetensors"});
+    ASSERT_EQ(result.status, 0) << result.err;
+    EXPECT_THAT(files_of(model), testing::ElementsAre("config.json", "model.safetensors"));
+    EXPECT_EQ(unishard({"diff", saved, model, "--quiet"}).status, 0);
+    if (input == saved) {
+      EXPECT_THAT(result.err, HasSubstr("adapter_config.json: the result is the whole model"));
+    }
+  }
+}
+
 /// Before safetensors PEFT saved an adapter with torch.save.
 TEST_F(RunFiles, AFolderWithAnAdapterOfTorchIsAModel) {
   const fs::path saved = temp_.path() / "saved", model = temp_.path() / "model";

@@ -386,6 +386,32 @@ bool is_recorded_adapter(const Catalog& catalog) {
   return converters::is_of_adapter(catalog) && std::ranges::any_of(catalog.tensors, is_state);
 }
 
+bool is_beside_adapter(const Path& beside, const Path& model) {
+  return has_file(beside, fmt::format("{}.safetensors", converters::kAdapterStem)) ||
+         has_file(beside, fmt::format("{}.bin", converters::kAdapterStem)) ||
+         has_file(model, kModelConfigs[1]);
+}
+
+/// Whether the source is the whole model of a folder, beside which an adapter may lie that was
+/// merged into it.
+bool is_whole_model(const converters::Source& source, const Path& model) {
+  constexpr std::array<const char*, 4> kWhole = {
+      "model.safetensors", "model.safetensors.index.json", "pytorch_model.bin",
+      "pytorch_model.bin.index.json"};
+  return std::ranges::any_of(kWhole, [&](const char* name) { return has_file(model, name); }) &&
+         !converters::has_adapter_names(source.catalog());
+}
+
+/// Beside a whole model, the configuration of an adapter would make transformers look for one.
+void leave_out_config_of_adapter(converters::Output& output, std::vector<std::string>& left_out) {
+  const auto removed = std::erase_if(
+      output.side_files, [](const auto& file) { return file.first == kModelConfigs[1]; });
+  if (removed > 0)
+    left_out.push_back(fmt::format(
+        "{}: the result is the whole model, and transformers would look for an adapter beside it",
+        kModelConfigs[1]));
+}
+
 }  // namespace
 
 Path config_folder(const converters::Source& source, const Path& input) {
@@ -402,11 +428,8 @@ void take_side_files(const converters::Source& source, const Path& input, Conver
                      converters::Output& output, ConversionNotes& notes) {
   const Path beside = folder_beside(source, input);
   const Path model = model_folder_beside(source, beside, input);
-  const bool is_adapter =
-      is_recorded_adapter(source.catalog()) ||
-      has_file(beside, fmt::format("{}.safetensors", converters::kAdapterStem)) ||
-      has_file(beside, fmt::format("{}.bin", converters::kAdapterStem)) ||
-      has_file(model, kModelConfigs[1]);
+  const bool is_adapter = is_recorded_adapter(source.catalog()) ||
+                          (is_beside_adapter(beside, model) && !is_whole_model(source, model));
   const OutputShape shape = converters::format_entry(output.format).shape;
   const bool goes_on = shape == OutputShape::Tags || shape == OutputShape::Folder;
   if (is_adapter) output.stem = converters::kAdapterStem;
@@ -446,6 +469,7 @@ void take_side_files(const converters::Source& source, const Path& input, Conver
   }
   if (output.max_shard_bytes != 0)
     leave_out_config_of_wrapped(plan.target, output.side_files, plan.remarks);
+  if (!is_adapter) leave_out_config_of_adapter(output, notes.left_out);
   forget_copied(output.side_files, model, notes.lost);
 }
 

@@ -519,11 +519,25 @@ void each_named(const Json& dict, const Take& take) {
   }
 }
 
+/// Returns the items of a list or a tuple; null for another value.
+const Json* items_of(const Json& value) {
+  if (value.is_array()) return &value;
+  const bool is_tuple = value.is_object() && value.value("$type", Json()) == "tuple" &&
+                        value.contains("items") && value["items"].is_array();
+  return is_tuple ? &value["items"] : nullptr;
+}
+
+bool is_numpy_scalar(const Json& value) {
+  const Json name = value.is_object() ? value.value("name", Json()) : Json();
+  return name == "numpy.core.multiarray.scalar";
+}
+
 /// Whether it is what a tensor may have been replaced by: other members of a state dict, such as an
 /// extra state, are texts, bytes or objects.
 bool is_emptied(const Json& value) {
-  return value.is_null() || value.is_number() ||
-         (value.is_array() && !value.empty() && std::ranges::all_of(value, is_emptied));
+  const Json* const items = items_of(value);
+  return value.is_null() || value.is_number() || is_numpy_scalar(value) ||
+         (items != nullptr && !items->empty() && std::ranges::all_of(*items, is_emptied));
 }
 
 /// Whether a parameter's name has a value that no module's state dict has under such a name.
@@ -536,7 +550,7 @@ bool is_emptied_parameter(const std::string& key, const Json& value) {
 
 std::string_view what_is(const Json& value) {
   if (value.is_null()) return "nothing (None)";
-  if (value.is_number() || (value.is_array() && !value.empty())) return "a number";
+  if (is_emptied(value)) return "a number";
   if (value.is_boolean()) return "True or False";
   if (value.is_string()) return "a text";
   return value.contains("$type") ? "bytes" : "an empty list or dict";

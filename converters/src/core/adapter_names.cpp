@@ -24,6 +24,8 @@ constexpr std::string_view kMagnitude = "lora_magnitude_vector";
 constexpr std::string_view kPrompt = "prompt_encoder.default.",
                            kPromptModule = "prompt_encoder.default.embedding.weight",
                            kPromptFile = "prompt_embeddings";
+/// PEFT wraps the model in a module of this name.
+constexpr std::string_view kWrapped = "base_model.";
 
 /// Values of the record kAdapterNames.
 constexpr const char *kModuleNames = "modules", *kFileNames = "file";
@@ -99,6 +101,13 @@ std::optional<std::string> adapter_file_name(std::string_view module_name) {
   }
   if (!remove_adapter(parts)) return std::nullopt;
   return join(parts);
+}
+
+bool has_adapter_names(const Catalog& catalog) {
+  return std::ranges::any_of(catalog.tensors, [](const TensorInfo& tensor) {
+    return tensor.fqn.starts_with(kWrapped) || tensor.fqn == kPromptFile ||
+           adapter_file_name(tensor.fqn).has_value();
+  });
 }
 
 std::string adapter_module_name(std::string_view file_name, const AdapterFileNames& all) {

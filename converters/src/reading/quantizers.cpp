@@ -28,13 +28,16 @@ struct Pattern {
   std::string_view beside = {};  ///< end of another name that must be there as well
 };
 /// Ends of names that only quantized weights have, of methods that are not read.
-constexpr std::array<Pattern, 16> kUnread = {
+constexpr std::array<Pattern, 19> kUnread = {
     {{".qweight", "GPTQ or AWQ"},
      {".qzeros", "GPTQ or AWQ"},
      {".g_idx", "GPTQ"},
      {".codebooks", "AQLM", ".codes"},
      {".W_q", "HQQ"},
      {".B", "Marlin", ".workspace"},
+     {".q_weight", "EXL2", ".q_scale"},
+     {".trellis", "EXL3", ".suh"},
+     {".Qidxs", "QuIP#", ".SU"},
      {".dense_weights", "SpQR"},
      {".centroids.weight", "VPTQ", ".indices"},
      {".comfy_quant", "ComfyUI"},
@@ -82,6 +85,15 @@ bool is_index(const TensorInfo& tensor) {
 /// Whether a tensor has the type of quantized numbers.
 bool is_narrow(const TensorInfo& tensor) {
   return size_of(tensor.dtype) == 1 && tensor.dtype != DType::Bool;
+}
+
+/// Whether it may be a quantized matrix: of narrow numbers, or of numbers that are packed into the
+/// integers of a "weight", as MLX does it.
+bool may_be_quantized(const TensorInfo& tensor) {
+  const Kind kind = info(tensor.dtype).kind;
+  const bool is_integer = kind == Kind::Signed || kind == Kind::Unsigned;
+  return tensor.shape.size() > 1 && !is_index(tensor) &&
+         (is_narrow(tensor) || (is_integer && last_part(tensor.fqn) == "weight"));
 }
 
 bool is_known(const QuantizationConfig& config) {
@@ -182,10 +194,10 @@ class ScaleNames {
   std::unordered_map<std::string_view, std::vector<std::size_t>> modules_;
 };
 
-/// Looks for a tensor beside a matrix of narrow numbers that looks like their scales.
+/// Looks for a tensor beside a matrix that may be quantized, which looks like its scales.
 std::optional<std::string> unknown_scales(const ScaleNames& names, const NamedTensors& tensors,
                                           const TensorInfo& weight) {
-  if (!is_narrow(weight) || weight.shape.size() < 2 || is_index(weight)) return std::nullopt;
+  if (!may_be_quantized(weight)) return std::nullopt;
   const auto scales = names.find(tensors, weight);
   if (!scales) return std::nullopt;
   return fmt::format(

@@ -23,6 +23,10 @@ inline constexpr std::string_view kAdapterStem = "adapter_model";
 /// base model.
 std::optional<std::string> adapter_file_name(std::string_view module_name);
 
+/// Returns whether the names of a catalog's tensors are those of an adapter, in a file or in a
+/// module: one of them has a part that only an adapter has, or begins as all names of PEFT do.
+bool has_adapter_names(const Catalog& catalog);
+
 /// Names in an adapter's file.
 using AdapterFileNames = std::set<std::string, std::less<>>;
 

@@ -1,5 +1,5 @@
 #pragma once
-// Data files of a DCP folder that have the bytes of another one: somebody copied one rank's file
+// Data files of a DCP folder that have the bytes of another one: a user copied one rank's file
 // over another's. Their archives do not say which tensors they hold.
 #include "formats/dcp/state_dict.hpp"
 
