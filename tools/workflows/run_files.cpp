@@ -96,7 +96,7 @@ bool has_model_config(const Path& folder) {
 /// A checkpoint of UniShard's own has its model's files in the folder of the tag, where a
 /// conversion put them, or beside `latest`, where users do.
 Path model_folder_beside(const converters::Source& source, const Path& beside, const Path& input) {
-  if (auto adapter = converters::find_adapter_folder(posix_storage(), beside)) return *adapter;
+  if (!source.model_folder().empty()) return source.model_folder();
   if (has_model_config(beside)) return beside;
   // verl keeps configuration and tokenizer in a folder beside the files of the ranks.
   Path within = beside / kFolderOfVerl;
@@ -210,7 +210,7 @@ converters::SideFiles files_to_go_on(const converters::Source& source, const Pat
                                      std::vector<std::string>& left_out) {
   const Path model = model_folder_beside(source, beside, input);
   converters::SideFiles files = find_trainer_files(beside, left_out);
-  const bool is_named = converters::find_adapter_folder(posix_storage(), beside) == model;
+  const bool is_named = source.model_folder() == model;
   if (!files.empty() && !is_named) return files;
   if (is_named)  // an adapter at the top is another one
     std::erase_if(files, [](const auto& file) { return file.first == kModelConfigs[1]; });

@@ -505,12 +505,6 @@ std::optional<Path> find_within_accelerate(Storage& storage, const Path& path) {
   return find_within(storage, path);
 }
 
-std::optional<Path> find_adapter_folder(Storage& storage, const Path& path) {
-  if (!is_trainer(storage, path)) return std::nullopt;
-  Path folder = trainer::model_folder(storage, path);
-  return folder == path ? std::nullopt : std::optional(std::move(folder));
-}
-
 std::unique_ptr<Source> open_source_as(Storage& storage, std::string_view format,
                                        const Path& path) {
   return row_of(format).open(storage, path, {});
@@ -575,8 +569,9 @@ std::unique_ptr<Source> open_as(Storage& storage, const Path& path, const Row& r
   // In the other formats, which record the shapes of parameters, an empty one is empty.
   if (row.entry.name != "native" && !row.entry.name.starts_with("deepspeed"))
     require_values(source->catalog(), path);
+  const Path& model = source->model_folder().empty() ? path : source->model_folder();
   if (storage.kind(path) == EntryKind::Directory)
-    source->add_losses(files_beside(storage, path, row.entry.name));
+    source->add_losses(files_beside(storage, path, row.entry.name, model));
   if (!source->part_of() && storage.kind(path) == EntryKind::File) {
     if (auto part = describe_part(storage, path)) {
       source->set_part_of(std::move(*part));
@@ -587,8 +582,7 @@ std::unique_ptr<Source> open_as(Storage& storage, const Path& path, const Row& r
   if (!source->part_of() && row.entry.name == "safetensors")
     source->add_losses(missing_of_torchao(source->catalog()));
   if (has_model_files(row.entry.name) && storage.kind(path) == EntryKind::Directory)
-    source->add_remarks(doubts_about_model(
-        storage, find_adapter_folder(storage, path).value_or(path), source->catalog()));
+    source->add_remarks(doubts_about_model(storage, model, source->catalog()));
   if (has_model_files(row.entry.name)) source->add_remarks(doubts_about_tails(storage, path));
   add_doubts_about_steps(storage, path, row.entry.name, *source);
   add_doubts_about_states(row.entry.name, *source);

@@ -376,34 +376,55 @@ bool is_torch(Storage& storage, const Path& path) {
          storage.kind(path / kAdapter) == EntryKind::File;
 }
 
+namespace {
+
+std::unique_ptr<Source> finish(Collector collector, const Path& path,
+                               std::optional<std::string> part_of) {
+  collector.find_shared_parts();
+  collector.restore_training_state(path.string());
+  if (collector.holds_rank_parts) part_of = "the file of one of several ranks";
+  auto source = make_pieced_source(std::move(collector.parts), path.string());
+  source->add_remarks(std::move(collector.changes));
+  if (part_of) source->set_part_of(std::move(*part_of));
+  return source;
+}
+
+}  // namespace
+
+std::unique_ptr<Source> open_torch_file(Storage& storage, const Path& path, const TorchFile& file,
+                                        const OpenOptions& options) {
+  Collector collector;
+  collector.parts.format = "torch";
+  std::optional<std::string> part_of = describe_part(file.root());
+  const std::optional<RunPart> of_run = describe_run_part(storage, path, file.root());
+  if (of_run) part_of = of_run->words;
+  collector.holds_weights = !of_run || of_run->holds_weights;
+  if (collector.holds_weights && torch::is_training_object(file.root())) {
+    dcp::StateDict state = torch::read_training_file(storage, file);
+    state.assumes_model_order = options.assume_model_order;
+    auto source = dcp::make_state_dict_source("torch", std::move(state), path.string());
+    if (part_of) source->set_part_of(std::move(*part_of));
+    return source;
+  }
+  if (collector.holds_weights && torch::has_unread_optimizer(file.root())) {
+    collector.parts.notes.emplace_back(
+        "the file has the state of an optimizer, and its object is no dict with names as keys: "
+        "the optimizer's tensors are kept as values");
+  }
+  collector.add_file(file, path, nullptr);
+  return finish(std::move(collector), path, std::move(part_of));
+}
+
 std::unique_ptr<Source> open_torch(Storage& storage, const Path& path, const OpenOptions& options) {
   if (path.extension() == ".distcp")
     raise(ErrorCode::Unsupported,
           fmt::format("{} is one of the files of a PyTorch distributed checkpoint", path.string()),
           fmt::format("name its folder, {}", path.parent_path().string()));
+  if (storage.kind(path) == EntryKind::File)
+    return open_torch_file(storage, path, TorchFile(torch::whole_file(storage, path)), options);
   Collector collector;
   collector.parts.format = "torch";
-  std::optional<std::string> part_of;
-  if (storage.kind(path) == EntryKind::File) {
-    const TorchFile file(torch::whole_file(storage, path));
-    part_of = describe_part(file.root());
-    const std::optional<RunPart> of_run = describe_run_part(storage, path, file.root());
-    if (of_run) part_of = of_run->words;
-    collector.holds_weights = !of_run || of_run->holds_weights;
-    if (collector.holds_weights && torch::is_training_object(file.root())) {
-      dcp::StateDict state = torch::read_training_file(storage, file);
-      state.assumes_model_order = options.assume_model_order;
-      auto source = dcp::make_state_dict_source("torch", std::move(state), path.string());
-      if (part_of) source->set_part_of(std::move(*part_of));
-      return source;
-    }
-    if (collector.holds_weights && torch::has_unread_optimizer(file.root())) {
-      collector.parts.notes.emplace_back(
-          "the file has the state of an optimizer, and its object is no dict with names as keys: "
-          "the optimizer's tensors are kept as values");
-    }
-    collector.add_file(file, path, nullptr);
-  } else if (storage.kind(path / kSingle) == EntryKind::File) {
+  if (storage.kind(path / kSingle) == EntryKind::File) {
     collector.add_file(storage, path / kSingle, nullptr);
   } else if (storage.kind(path / kIndex) == EntryKind::File) {
     for (const auto& [file, names] : torch::read_weight_index(storage, path / kIndex))
@@ -421,13 +442,7 @@ std::unique_ptr<Source> open_torch(Storage& storage, const Path& path, const Ope
     for (Loss& loss : unread_models(storage, path, collector.files))
       collector.parts.losses.push_back(std::move(loss));
   }
-  collector.find_shared_parts();
-  collector.restore_training_state(path.string());
-  if (collector.holds_rank_parts) part_of = "the file of one of several ranks";
-  auto source = make_pieced_source(std::move(collector.parts), path.string());
-  source->add_remarks(std::move(collector.changes));
-  if (part_of) source->set_part_of(std::move(*part_of));
-  return source;
+  return finish(std::move(collector), path, std::nullopt);
 }
 
 }  // namespace unishard::converters

@@ -149,10 +149,6 @@ ModelPlace find_model(Storage& storage, const Path& folder) {
                     places.front().string()));
 }
 
-Path model_folder(Storage& storage, const Path& folder) {
-  return find_model(storage, folder).folder;
-}
-
 std::optional<Program> find_program(Storage& storage, const Path& folder) {
   if (storage.kind(folder) != EntryKind::Directory) return std::nullopt;
   for (const Program program : {Program::Trainer, Program::Accelerate}) {

@@ -40,8 +40,6 @@ struct ModelPlace {
 /// shapes the optimizer's states have, else that of `folder`, with a doubt.
 /// Throws: Unsupported, naming them, where nothing decides and `folder` has none.
 ModelPlace find_model(Storage& storage, const Path& folder);
-/// Returns the folder that find_model() finds.
-Path model_folder(Storage& storage, const Path& folder);
 /// Returns the names of the folders in `folder` that hold an adapter, or have lost it: they have
 /// its configuration.
 std::vector<std::string> adapter_folders(Storage& storage, const Path& folder);

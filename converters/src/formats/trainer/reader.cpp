@@ -459,8 +459,10 @@ class Reader {
                             "checkpoint's model and optimizer are the first ones of the folder",
                             fmt::join(state.values, ", ")));
         };
-    return dcp::make_state_dict_source(std::string(names_.format),
-                                       builder_.finish(folder_.string()), folder_.string());
+    auto source = dcp::make_state_dict_source(std::string(names_.format),
+                                              builder_.finish(folder_.string()), folder_.string());
+    if (weights != folder_) source->set_model_folder(weights);
+    return source;
   }
 
  private:
