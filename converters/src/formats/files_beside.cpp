@@ -5,11 +5,10 @@
 
 #include "formats/damaged_files.hpp"
 #include "formats/deepspeed/layout.hpp"
-#include "formats/folder_names.hpp"
-#include "formats/trainer/folder.hpp"
 #include "formats/unfinished_save.hpp"
 #include "reading/broken_files.hpp"
 #include "reading/completeness.hpp"
+#include "reading/folder_names.hpp"
 
 #include <fmt/format.h>
 

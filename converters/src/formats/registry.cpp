@@ -20,7 +20,6 @@
 #include "formats/deepspeed/reader.hpp"
 #include "formats/deepspeed/writer_parallel.hpp"
 #include "formats/files_beside.hpp"
-#include "formats/folder_names.hpp"
 #include "formats/format_detection.hpp"
 #include "formats/gguf/reader.hpp"
 #include "formats/hdf5/reader.hpp"
@@ -35,6 +34,7 @@
 #include "reading/broken_files.hpp"
 #include "reading/completeness.hpp"
 #include "reading/empty_weights.hpp"
+#include "reading/folder_names.hpp"
 #include "reading/model_doubts.hpp"
 #include "reading/quantizers.hpp"
 #include "reading/state_doubts.hpp"
@@ -512,13 +512,12 @@ std::unique_ptr<Source> open_source_as(Storage& storage, std::string_view format
 
 namespace {
 
-/// The Trainer has its count beside its own files, those of FSDP, or those of DeepSpeed, whose
-/// folder of a tag may be the one that was named.
+/// The Trainer has its count beside the files of FSDP, too, and those of DeepSpeed, whose folder of
+/// a tag may be the one that was named. The reader of its own files has compared it.
 void add_doubts_about_steps(Storage& storage, const Path& path, std::string_view format,
                             Source& source) {
   const bool is_deepspeed = format.starts_with("deepspeed");
-  const bool is_read = format == "trainer" || format == "accelerate";  // trainer_state.json
-  if (!is_read && format != "dcp" && !is_deepspeed) return;
+  if (format != "dcp" && !is_deepspeed) return;
   const bool is_here = storage.kind(path / trainer::kTrainerState) == EntryKind::File;
   const Path& folder = is_here || !is_deepspeed ? path : path.parent_path();
   Losses losses;
@@ -526,7 +525,7 @@ void add_doubts_about_steps(Storage& storage, const Path& path, std::string_view
     source.add_remarks(doubts_about_steps(source.catalog(), *steps,
                                           checkpoint_number(folder.filename().string()),
                                           trainer::has_one_process(storage, folder)));
-  if (!is_read && is_here) source.add_losses(losses);
+  if (is_here) source.add_losses(losses);
 }
 
 void add_doubts_about_states(std::string_view format, Source& source) {

@@ -209,6 +209,7 @@ void read_beside(Storage& storage, const Path& path, const std::vector<Path>& re
     }
   }
   name_missing_schedules(storage, path, builder);
+  add_likely_steps(storage, path, builder);
 }
 
 void read_accelerate(Storage& storage, const Path& path, StateDictBuilder& builder) {

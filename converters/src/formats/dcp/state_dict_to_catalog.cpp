@@ -662,6 +662,7 @@ class Arranger {
     if (steps_.empty() && state_.step) take_step(*state_.step);
     if (steps_.empty() && train_step_) take_step(*train_step_);
     if (steps_.empty() && other_step_) take_step(*other_step_);
+    if (steps_.empty()) take_likely_step();
     if (steps_.empty()) return;
     const auto [low, high] = std::ranges::minmax(steps_);
     out_.catalog.step = static_cast<std::int64_t>(high);
@@ -670,6 +671,18 @@ class Arranger {
           fmt::format("the optimizer's step counters differ between parameters ({} to {}): each "
                       "keeps its own, and the largest is the checkpoint's step",
                       low, high));
+  }
+
+  /// SGD counts no steps.
+  void take_likely_step() {
+    const bool has_optimizer = !out_.catalog.groups.is_null() || !states_.empty();
+    if (state_.likely_steps.empty() || !has_optimizer) return;
+    const auto& [value, teller] = state_.likely_steps.front();
+    take_step(value);
+    if (!steps_.empty())
+      out_.remark_on_states(fmt::format(
+          "the optimizer does not count its steps: {}, the step of the checkpoint, is that of {}",
+          steps_.front(), teller));
   }
 
   /// Adam divides its moments by what they lack after so many steps.

@@ -28,7 +28,9 @@
 #include "formats/trainer/renamed_names.hpp"
 #include "formats/trainer/trainer_state.hpp"
 #include "reading/completeness.hpp"
+#include "reading/folder_names.hpp"
 #include "reading/model_type.hpp"
+#include "reading/state_doubts.hpp"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -409,6 +411,8 @@ class Reader {
     read_.emplace_back(names_.optimizer);
     if (states) read_optimizer(*states, is_torch);
     read_schedule();
+    // UniShard's own sink has written the step.
+    if (text_.empty()) dcp::add_likely_steps(storage_, folder_, builder_);
     if (names_.format == file_names(Program::Accelerate).format) read_further_parts();
     note_unread();
     builder_.out.may_train_others = read.adapter_naming || has_other_modules();
@@ -442,9 +446,10 @@ class Reader {
     const bool is_trainer = names_.format == file_names(Program::Trainer).format;
     const bool may_be_renamed = is_trainer && config && !is_torch && !read.adapter_naming;
     builder_.out.complete =
-        [progress, missing = missing_, text = text_, naming = read.adapter_naming,
-         splits_experts = read.splits_experts, config = may_be_renamed ? *config : std::string(),
-         library = names_.library](const dcp::StateDict& state, dcp::Arrangement& arranged) {
+        [progress, number = checkpoint_number(folder_.filename().string()),
+         is_alone = has_one_process(storage_, folder_), missing = missing_, text = text_,
+         naming = read.adapter_naming, splits_experts = read.splits_experts,
+         config = may_be_renamed ? *config : std::string(), library = names_.library](const dcp::StateDict& state, dcp::Arrangement& arranged) {
           const bool has_own_names = !text.empty() && restore(text, state, arranged);
           if (naming && !has_own_names) record_adapter(arranged.catalog.producer, *naming);
           record_compiled(state, library, arranged);
@@ -452,7 +457,11 @@ class Reader {
           if (splits_experts) arranged.remark_on_states(std::string(kSplitExperts));
           if (const auto name = find_renamed(config, model_names(arranged.catalog)))
             arranged.remark_on_states(renamed_remark(*name));
-          if (progress) arranged.catalog.data_position["global_steps"] = *progress;
+          if (progress) {
+            arranged.catalog.data_position["global_steps"] = *progress;
+            std::ranges::move(doubts_about_steps(arranged.catalog, *progress, number, is_alone),
+                              std::back_inserter(arranged.remarks));
+          }
           if (!state.values.empty())
             arranged.remarks.push_back(
                 fmt::format("{}: kept as values, which only accelerate gets back as files: the "
