@@ -1,6 +1,7 @@
 // Checkpoints of Hugging Face's Trainer (transformers 5.23): a Llama, and an adapter of PEFT.
 #include "unishard/converters/adapter_names.hpp"
 #include "unishard/converters/hub_names.hpp"
+#include "unishard/converters/optimizer_scalars.hpp"
 #include "unishard/converters/registry.hpp"
 #include "unishard/converters/sink.hpp"
 #include "unishard/format/error.hpp"
@@ -19,6 +20,7 @@
 #include "torch_files.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
@@ -923,6 +925,60 @@ TEST_F(TrainerFolder, WithoutItsFirstModelIsDamaged) {
 
 /// The state of torch's LambdaLR.
 const Json kSchedule = {{"base_lrs", Json::array({0.1})}, {"last_epoch", 3}};
+
+/// SGD has no states, and so no steps: what lies beside it counts them.
+TEST_F(TrainerFolder, OfAnOptimizerThatDoesNotCountHasTheStepsOfWhatDoes) {
+  const auto steps_of = [&](const std::string& name, std::int64_t last_epoch, int processes) {
+    const Path folder = temp_.path() / name;
+    fs::create_directory(folder);
+    save_torch(folder / "pytorch_model.bin", {{"a", tensor("a")}},
+               {{"a", {DType::Float32, {2}, {1, 5}}}});
+    save_torch(folder / "optimizer.bin",
+               {{"state", Json::object()},
+                {"param_groups", Json::array({{{"lr", 0.5}, {"params", Json::array({0})}}})}},
+               {}, "optimizer");
+    if (last_epoch > 0)
+      save_torch(folder / "scheduler.bin",
+                 {{"last_epoch", last_epoch}, {"_step_count", last_epoch + 1}}, {}, "scheduler");
+    for (int i = 0; i < processes; ++i)
+      test::write_file(folder / fmt::format("random_states_{}.pkl", i), "");
+    const auto source = open_source(posix_storage(), folder);
+    return std::pair(source->catalog().step, fmt::format("{}", fmt::join(source->remarks(), "\n")));
+  };
+  EXPECT_THAT(steps_of("alone", 4, 1), testing::Pair(4, HasSubstr("is that of the schedule")));
+  EXPECT_THAT(steps_of("both", 8, 2), testing::Pair(4, HasSubstr("divided by its 2 processes")));
+  EXPECT_THAT(steps_of("odd", 7, 2), testing::Pair(7, HasSubstr("is that of the schedule")));
+  EXPECT_THAT(steps_of("step_6", 3, 1), testing::Pair(6, HasSubstr("the folder's name")));
+  EXPECT_THAT(steps_of("checkpoint_2", 0, 1),
+              testing::Pair(0, testing::Not(HasSubstr("does not count"))))
+      << "the second save";
+}
+
+/// Schedule-free AdamW counts in its groups, and keeps one of Adam's moments.
+TEST_F(TrainerFolder, OfAnOptimizerWithoutStepsGetsNone) {
+  const Path folder = temp_.path() / "schedule_free";
+  fs::create_directory(folder);
+  save_torch(folder / "pytorch_model.bin", {{"a", tensor("a")}},
+             {{"a", {DType::Float32, {2}, {1, 5}}}});
+  const Made moment{DType::Float32, {2}, {3, 7}};
+  save_torch(folder / "optimizer.bin",
+             {{"state", with_number_keys({{"z", tensor("z")}, {"exp_avg_sq", tensor("sq")}})},
+              {"param_groups", Json::array({{{"lr", 0.5},
+                                             {"betas", Json::array({0.9, 0.999})},
+                                             {"k", 4},
+                                             {"params", Json::array({0})}}})}},
+             {{"z", moment}, {"sq", moment}}, "optimizer");
+  const auto source = open_source(posix_storage(), folder);
+  for (const char* format : {"native", "dcp", "accelerate", "deepspeed", "deepspeed-universal"}) {
+    Output output;
+    output.format = format;
+    output.tag = "t";
+    const auto there = copy_of(*source, temp_.path() / format, {}, output);
+    const auto back = copy_of(*there, temp_.path() / fmt::format("{}-back", format), {},
+                              {.format = "accelerate", .path = {}, .tag = ""});
+    EXPECT_EQ(OptimizerScalars(back->catalog()).step("a"), Json()) << format;
+  }
+}
 
 TEST_F(TwoModels, OfWhichFilesAreSwappedLoseTheirStates) {
   const auto broken = [&] {

@@ -700,12 +700,15 @@ class Arranger {
   }
 
   void add_scalars() {
-    bool is_known = false;  // an optimizer of which everybody knows whether it counts
+    std::set<std::string_view> names;
     std::vector<std::string> stateful;
     for (const State& state : states_) {
-      is_known |= state.key.state == state::kExpAvgSq || state.key.state == "momentum_buffer";
+      names.insert(state.key.state);
       if (!is_step(state)) stateful.push_back(state.key.fqn);
     }
+    // Of Adam and SGD everybody knows whether they count. Schedule-free AdamW has one moment.
+    const bool is_known = names.contains("momentum_buffer") ||
+                          (names.contains(state::kExpAvg) && names.contains(state::kExpAvgSq));
     const auto name_of = [&](const OptimizerKey& key) {
       return attribution_.fqn_of(key.optimizer, key.fqn);
     };
