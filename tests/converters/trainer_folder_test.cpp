@@ -1087,12 +1087,17 @@ TEST_F(TwoModels, WhoseSecondScheduleIsMissingSaySo) {
   save_optimizer("optimizer.bin", true);
   save_optimizer("optimizer_1.bin", true);
   EXPECT_THAT(losses(), testing::IsEmpty()) << "no schedule was prepared";
+  EXPECT_THAT(open_source(posix_storage(), folder_)->remarks(),
+              testing::Contains(testing::AllOf(HasSubstr("scheduler.bin is not there"),
+                                               HasSubstr("optimizer.bin and optimizer_1.bin"))));
   save_torch(folder_ / "scheduler.bin", kSchedule, {});
   EXPECT_THAT(losses(),
               ElementsAre(testing::AllOf(HasSubstr("file \"scheduler_1.bin\": not there"),
                                          HasSubstr("optimizer.bin and optimizer_1.bin"))));
   save_torch(folder_ / "scheduler_1.bin", kSchedule, {});
   EXPECT_THAT(losses(), testing::IsEmpty());
+  EXPECT_THAT(open_source(posix_storage(), folder_)->remarks(),
+              testing::Not(testing::Contains(HasSubstr("schedule"))));
   fs::remove(folder_ / "scheduler_1.bin");
   save_optimizer("optimizer_1.bin", false);
   EXPECT_THAT(losses(), testing::IsEmpty()) << "it had none";

@@ -557,6 +557,11 @@ class Reader {
     }
     for (Loss& loss : dcp::missing_schedules(storage_, folder_, scheduled))
       builder_.out.losses.push_back(std::move(loss));
+    // UniShard's own sink writes none where the run had none.
+    const bool is_doubted = !scheduled.empty() && text_.empty() && !is_of_trainer() &&
+                            builder_.out.scheduler.is_null() &&
+                            !dcp::has_schedule_files(storage_, folder_);
+    if (is_doubted) missing_ = dcp::doubt_about_schedule(scheduled);
   }
 
   void read_further_optimizer(const std::string& key, const std::string& name) {
@@ -597,7 +602,10 @@ class Reader {
       if (storage_.kind(folder_ / name) == EntryKind::File)
         return dcp::read_schedule_file(storage_, builder_, folder_ / name);
     }
-    if (is_of_trainer() && storage_.kind(folder_ / names_.optimizer) == EntryKind::File)
+    if (storage_.kind(folder_ / names_.optimizer) != EntryKind::File) return;
+    const bool is_trainers = names_.format == file_names(Program::Trainer).format;
+    // UniShard's own sink writes none for accelerate where the run had none.
+    if (is_trainers || (is_of_trainer() && text_.empty()))
       missing_ = dcp::missing_schedule(of_trainer, names_.optimizer);
   }
 
