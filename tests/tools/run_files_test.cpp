@@ -298,6 +298,14 @@ TEST_F(RunFiles, OfTwoAdaptersNoneIsGuessed) {
   EXPECT_EQ(unishard({"diff", saved, made, "--quiet", "--assume-model-order"}).status, 0);
   EXPECT_THAT(told["left_out"].dump(), HasSubstr("second/adapter_model.safetensors"));
   EXPECT_EQ(unishard({"diff", made, kFolders / "adapter", "--quiet"}).status, 0);
+  const fs::path copy = convert(saved, "copy", "trainer");
+  EXPECT_EQ(unishard({"diff", saved, copy, "--quiet"}).status, 0);
+  const fs::path again = convert(copy, "again", "trainer");
+  for (const fs::path& folder : {copy, again})
+    EXPECT_THAT(unishard({"inspect", folder}).out,
+                AllOf(HasSubstr("state.0"), HasSubstr("had the adapter \"second\" too")));
+  report_of({"convert", copy, temp_.path() / "told", "--to", "trainer", "--assume-model-order"});
+  EXPECT_EQ(unishard({"diff", temp_.path() / "told", kFolders / "adapter", "--quiet"}).status, 0);
 }
 
 TEST_F(RunFiles, AnAdapterInATorchFileStaysOne) {

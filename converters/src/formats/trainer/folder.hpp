@@ -35,6 +35,7 @@ struct ModelPlace {
   Path folder;
   /// Why it is not known whether the optimizer has trained the adapter there; empty where it is.
   std::string doubt = {};
+  std::vector<std::string> others = {};  ///< the other adapters, where there is a doubt
 };
 /// Returns `folder`, or the folder in it with the only adapter. Of several it is the one whose
 /// shapes the optimizer's states have, else that of `folder`, with a doubt.

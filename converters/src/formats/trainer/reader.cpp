@@ -6,6 +6,7 @@
 #include "containers/equal_elements.hpp"
 #include "containers/object_tree.hpp"
 #include "core/embedded_catalog.hpp"
+#include "core/file_records.hpp"
 #include "core/later_changes.hpp"
 #include "core/model_tensors.hpp"
 #include "core/wrapped_names.hpp"
@@ -265,6 +266,23 @@ std::string embedded_text(const Json& optimizer) {
   return optimizer[key].get<std::string>();
 }
 
+/// Returns what was not known of the folder that this one was made of: which of several adapters
+/// its optimizer has trained. Empty where nothing was.
+std::string doubt_of_original(const std::string& text) {
+  const Json saved = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+  const Json others =
+      file_record(saved.is_object() ? saved.value("producer", Json()) : Json(), kOtherAdapters);
+  std::vector<std::string> names;
+  for (const Json& name : others) {
+    if (name.is_string()) names.push_back(quote(name.get<std::string>()));
+  }
+  if (names.empty()) return {};
+  return fmt::format(
+      "the folder that it was made of had the adapter{} {} too, and nothing told that this one was "
+      "trained; --assume-model-order says that it was",
+      names.size() == 1 ? "" : "s", fmt::join(names, ", "));
+}
+
 /// Restores what the files' names and groups do not express. Returns false, with a note, where
 /// another program has changed the model or the optimizer: then the text does not count.
 bool restore(const std::string& text, const dcp::StateDict& state, dcp::Arrangement& arranged) {
@@ -391,7 +409,7 @@ class Reader {
   }
 
   std::unique_ptr<Source> open() {
-    const ModelPlace place = find_model(storage_, folder_);
+    ModelPlace place = find_model(storage_, folder_);
     const Path& weights = place.folder;
     const bool is_torch =
         has_torch_model(storage_, weights) && !safetensors::is_model_folder(storage_, weights);
@@ -420,11 +438,15 @@ class Reader {
     builder_.out.step = progress;
     builder_.out.producer = {{"library", names_.library}};
     const OrderSource order{is_torch, type, builder_.out.assumes_model_order};
+    if (place.doubt.empty()) place.doubt = doubt_of_original(text_);
     // UniShard's own sink lists the names that it knows, as the catalog has them.
     const bool is_ours = !text_.empty();
     builder_.out.module_part =
         is_ours ? module_part_of(text_, names_.library) : module_part_of_program();
     const bool is_undecided = !place.doubt.empty() && !order.is_assumed;
+    // A copy of the object alone would not tell of the other adapters.
+    if (is_undecided) builder_.out.layout = {};
+    Json others = is_undecided ? Json(place.others) : Json();
     builder_.out.number_names = {
         .fit =
             [order, has_names = is_ours || is_undecided, is_known = has_known_order()](
@@ -449,10 +471,12 @@ class Reader {
         [progress, number = checkpoint_number(folder_.filename().string()),
          is_alone = has_one_process(storage_, folder_), missing = missing_, text = text_,
          naming = read.adapter_naming, splits_experts = read.splits_experts,
-         config = may_be_renamed ? *config : std::string(), library = names_.library](const dcp::StateDict& state, dcp::Arrangement& arranged) {
+         config = may_be_renamed ? *config : std::string(), library = names_.library,
+         others = std::move(others)](const dcp::StateDict& state, dcp::Arrangement& arranged) {
           const bool has_own_names = !text.empty() && restore(text, state, arranged);
           if (naming && !has_own_names) record_adapter(arranged.catalog.producer, *naming);
           record_compiled(state, library, arranged);
+          if (!others.empty()) arranged.catalog.producer[std::string(kOtherAdapters)] = others;
           if (!missing.empty()) arranged.remark_on_states(missing);
           if (splits_experts) arranged.remark_on_states(std::string(kSplitExperts));
           if (const auto name = find_renamed(config, model_names(arranged.catalog)))
@@ -504,6 +528,11 @@ class Reader {
       if (entry.key == kOptimizer) *object = entry.value;
     }
     text_ = embedded_text(*object);
+    if (builder_.out.assumes_model_order && !doubt_of_original(text_).empty()) {
+      // The user knows what was not known when the catalog was written.
+      text_.clear();
+      object->erase(std::string(kCatalogKey));
+    }
     if (!text_.empty()) return;
     builder_.out.layout = [object, is_ordered, assumes = builder_.out.assumes_model_order](
                               const dcp::StateDict& state, const dcp::Arrangement& arranged) {
