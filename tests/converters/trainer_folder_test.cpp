@@ -1268,6 +1268,21 @@ TEST_F(TwoModels, ComeBackThroughOtherFormats) {
   }
 }
 
+/// An optimizer without its states would be loaded without an error.
+TEST_F(TwoModels, OfWhichDeepSpeedHasNoPlaceForTheTensorsLeaveNoValues) {
+  const auto source = open_source(posix_storage(), folder_);
+  Output output;
+  output.format = "deepspeed";
+  output.tag = "t";
+  const auto there = copy_of(*source, temp_.path() / "run", {}, output);
+  EXPECT_EQ(there->format(), "deepspeed");
+  EXPECT_THAT(there->catalog().client_state.dump(), testing::Not(HasSubstr("param_groups")));
+  const auto sink = make_sink(posix_storage(),
+                              {.format = "deepspeed", .path = temp_.path() / "other", .tag = "t"},
+                              source->catalog());
+  EXPECT_THAT(sink->notes(), testing::Contains(HasSubstr("client_state.optimizer_1: another")));
+}
+
 TEST_F(TwoModels, AreNamedWhereTheTrainerHasNoPlaceForThem) {
   const auto source = open_source(posix_storage(), folder_);
   const auto sink =

@@ -454,7 +454,8 @@ def adapters(unishard, scratch, table):
     saved = reference / f"checkpoint-{SAVED}"
     truth.run(unishard, "zero_to_fp32", saved, scratch / "plain-model")
     check("of a Trainer", scratch / "plain-model", model_of(saved))
-    for name, through in (("itself", []), ("native", ["native"])):
+    # The Trainer's group of parameters without weight decay is empty, and DeepSpeed has no such groups.
+    for name, through in (("itself", []), ("native", ["native"]), ("deepspeed", ["deepspeed"]), ("universal", ["deepspeed-universal"])):
         run = scratch / f"plain-{name}"
         steps = [(saved, None)] + [(scratch / f"plain-{form}-0", form) for form in through]
         resumed = convert(unishard, *steps, (run / f"checkpoint-{SAVED}", "trainer"))

@@ -97,6 +97,7 @@ class UniversalReader {
     if (is_parallel_) keep_cut_patterns(catalog, nullptr);
     name_cpu_states(parameters_, catalog.groups, notes_);
     assemble({&model_, &parameters_, &frozen_, has_placeholders(), true}, parts_, notes_);
+    restore_groups(model_, catalog);
     catalog.step = choose_step(steps_, model_, catalog, notes_);
     say_unmatched_of(parts_.catalog, where_, parts_.remarks);
     parts_.format = "deepspeed-universal";
