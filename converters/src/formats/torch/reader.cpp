@@ -46,6 +46,20 @@ constexpr std::string_view kSingle = "pytorch_model.bin";
 constexpr std::string_view kIndex = "pytorch_model.bin.index.json";
 constexpr std::string_view kAdapter = "adapter_model.bin";  // of PEFT
 
+/// Throws: Corrupt, naming a tensor that the index lists in the file and the file does not have.
+void require_tensors(const std::set<std::string>& wanted, const torch::ObjectTree& tree,
+                     const Path& path) {
+  std::set<std::string> missing = wanted;
+  for (const torch::NamedTensor& tensor : tree.tensors) missing.erase(tensor.name);
+  if (missing.empty()) return;
+  raise(ErrorCode::Corrupt,
+        fmt::format("{}: the index, {}, lists the tensor {} in this file, which does not have it "
+                    "({} of {} are missing)",
+                    path.string(), kIndex, unishard::quote(*missing.begin()), missing.size(),
+                    wanted.size()),
+        std::string(kOtherIndexHint));
+}
+
 class Collector {
  public:
   void add_file(Storage& storage, const Path& path, const std::set<std::string>* wanted) {
@@ -60,15 +74,14 @@ class Collector {
     find_unread_data(tree.content, is_model);
     for (const torch::NamedTensor& tensor : tree.tensors) {
       if (wanted != nullptr && !wanted->contains(tensor.name)) {
-        raise(ErrorCode::Corrupt, fmt::format("{}: tensor {} is not in the index", path.string(),
-                                              unishard::quote(tensor.name)));
+        raise(ErrorCode::Corrupt,
+              fmt::format("{}: tensor {} is in this file, where the index, {}, does not list it",
+                          path.string(), unishard::quote(tensor.name), kIndex),
+              std::string(kOtherIndexHint));
       }
       add_tensor(file, path, tensor);
     }
-    if (wanted != nullptr && tree.tensors.size() != wanted->size()) {
-      raise(ErrorCode::Corrupt, fmt::format("{}: {} tensors, the index lists {}", path.string(),
-                                            tree.tensors.size(), wanted->size()));
-    }
+    if (wanted != nullptr) require_tensors(*wanted, tree, path);
     const bool is_flat = is_state_dict(tree.content);
     if (is_flat && wanted == nullptr && has_parameters(tree.content)) record_file(tree);
     if (is_flat && wanted == nullptr) keep_layout(tree);
