@@ -294,9 +294,10 @@ bool lists_only_names(const Json& group) {
 
 /// Adds the groups without trainable parameters that UniShard's section lists.
 void restore_idle_groups(const Json& own, Catalog& catalog) {
-  if (!own.contains(kIdleGroups) || !own[kIdleGroups].is_array() || !catalog.groups.is_array())
-    return;
-  for (const Json& row : own[kIdleGroups]) {
+  constexpr std::size_t kMostGroups = 1024;  // a file may hold any number
+  const Json rows = own.value(kIdleGroups, Json());
+  if (!rows.is_array() || rows.size() > kMostGroups || !catalog.groups.is_array()) return;
+  for (const Json& row : rows) {
     const bool is_row = row.is_array() && row.size() == 2 && row[0].is_number_integer() &&
                         row[0] >= 0 && row[0] <= catalog.groups.size() && lists_only_names(row[1]);
     if (!is_row) return;

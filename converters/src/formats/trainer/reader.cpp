@@ -2,6 +2,7 @@
 
 #include "unishard/converters/adapter_names.hpp"
 #include "unishard/format/error.hpp"
+#include "unishard/format/text.hpp"
 
 #include "containers/equal_elements.hpp"
 #include "containers/object_tree.hpp"
@@ -266,21 +267,25 @@ std::string embedded_text(const Json& optimizer) {
   return optimizer[key].get<std::string>();
 }
 
+/// Returns the producer of an embedded catalog; null where it has none.
+Json producer_in(const std::string& text) {
+  const Json saved = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+  return saved.is_object() ? saved.value("producer", Json()) : Json();
+}
+
 /// Returns what was not known of the folder that this one was made of: which of several adapters
 /// its optimizer has trained. Empty where nothing was.
-std::string doubt_of_original(const std::string& text) {
-  const Json saved = Json::parse(text, nullptr, /*allow_exceptions=*/false);
-  const Json others =
-      file_record(saved.is_object() ? saved.value("producer", Json()) : Json(), kOtherAdapters);
+/// `producer` is that of the embedded catalog.
+std::string doubt_of_original(const Json& producer) {
   std::vector<std::string> names;
-  for (const Json& name : others) {
+  for (const Json& name : file_record(producer, kOtherAdapters)) {
     if (name.is_string()) names.push_back(quote(name.get<std::string>()));
   }
   if (names.empty()) return {};
   return fmt::format(
       "the folder that it was made of had the adapter{} {} too, and nothing told that this one was "
       "trained; --assume-model-order says that it was",
-      names.size() == 1 ? "" : "s", fmt::join(names, ", "));
+      names.size() == 1 ? "" : "s", first_names(names));
 }
 
 /// Restores what the files' names and groups do not express. Returns false, with a note, where
@@ -438,11 +443,11 @@ class Reader {
     builder_.out.step = progress;
     builder_.out.producer = {{"library", names_.library}};
     const OrderSource order{is_torch, type, builder_.out.assumes_model_order};
-    if (place.doubt.empty()) place.doubt = doubt_of_original(text_);
+    if (place.doubt.empty()) place.doubt = doubt_of_original(producer_);
     // UniShard's own sink lists the names that it knows, as the catalog has them.
     const bool is_ours = !text_.empty();
     builder_.out.module_part =
-        is_ours ? module_part_of(text_, names_.library) : module_part_of_program();
+        is_ours ? module_part_of(producer_, names_.library) : module_part_of_program();
     const bool is_undecided = !place.doubt.empty() && !order.is_assumed;
     // A copy of the object alone would not tell of the other adapters.
     if (is_undecided) builder_.out.layout = {};
@@ -528,9 +533,11 @@ class Reader {
       if (entry.key == kOptimizer) *object = entry.value;
     }
     text_ = embedded_text(*object);
-    if (builder_.out.assumes_model_order && !doubt_of_original(text_).empty()) {
+    producer_ = producer_in(text_);
+    if (builder_.out.assumes_model_order && !doubt_of_original(producer_).empty()) {
       // The user knows what was not known when the catalog was written.
       text_.clear();
+      producer_ = nullptr;
       object->erase(std::string(kCatalogKey));
     }
     if (!text_.empty()) return;
@@ -649,8 +656,9 @@ class Reader {
   const FileNames names_;
   StateDictBuilder builder_;
   std::vector<std::string> read_;  // names of files
-  std::string text_;
-  std::string missing_;  ///< a remark on a schedule that is not there
+  std::string text_;               ///< the embedded catalog
+  Json producer_;                  ///< of that
+  std::string missing_;            ///< a remark on a schedule that is not there
 };
 
 }  // namespace
