@@ -1,6 +1,7 @@
 // Checkpoints of Hugging Face's Trainer (transformers 5.23): a Llama, and an adapter of PEFT.
 #include "unishard/converters/adapter_names.hpp"
 #include "unishard/converters/hub_names.hpp"
+#include "unishard/converters/optimizer_scalars.hpp"
 #include "unishard/converters/registry.hpp"
 #include "unishard/converters/sink.hpp"
 #include "unishard/format/error.hpp"
@@ -19,6 +20,7 @@
 #include "torch_files.hpp"
 
 #include <fmt/format.h>
+#include <fmt/ranges.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/stat.h>
@@ -924,6 +926,60 @@ TEST_F(TrainerFolder, WithoutItsFirstModelIsDamaged) {
 /// The state of torch's LambdaLR.
 const Json kSchedule = {{"base_lrs", Json::array({0.1})}, {"last_epoch", 3}};
 
+/// SGD has no states, and so no steps: what lies beside it counts them.
+TEST_F(TrainerFolder, OfAnOptimizerThatDoesNotCountHasTheStepsOfWhatDoes) {
+  const auto steps_of = [&](const std::string& name, std::int64_t last_epoch, int processes) {
+    const Path folder = temp_.path() / name;
+    fs::create_directory(folder);
+    save_torch(folder / "pytorch_model.bin", {{"a", tensor("a")}},
+               {{"a", {DType::Float32, {2}, {1, 5}}}});
+    save_torch(folder / "optimizer.bin",
+               {{"state", Json::object()},
+                {"param_groups", Json::array({{{"lr", 0.5}, {"params", Json::array({0})}}})}},
+               {}, "optimizer");
+    if (last_epoch > 0)
+      save_torch(folder / "scheduler.bin",
+                 {{"last_epoch", last_epoch}, {"_step_count", last_epoch + 1}}, {}, "scheduler");
+    for (int i = 0; i < processes; ++i)
+      test::write_file(folder / fmt::format("random_states_{}.pkl", i), "");
+    const auto source = open_source(posix_storage(), folder);
+    return std::pair(source->catalog().step, fmt::format("{}", fmt::join(source->remarks(), "\n")));
+  };
+  EXPECT_THAT(steps_of("alone", 4, 1), testing::Pair(4, HasSubstr("is that of the schedule")));
+  EXPECT_THAT(steps_of("both", 8, 2), testing::Pair(4, HasSubstr("divided by its 2 processes")));
+  EXPECT_THAT(steps_of("odd", 7, 2), testing::Pair(7, HasSubstr("is that of the schedule")));
+  EXPECT_THAT(steps_of("step_6", 3, 1), testing::Pair(6, HasSubstr("the folder's name")));
+  EXPECT_THAT(steps_of("checkpoint_2", 0, 1),
+              testing::Pair(0, testing::Not(HasSubstr("does not count"))))
+      << "the second save";
+}
+
+/// Schedule-free AdamW counts in its groups, and keeps one of Adam's moments.
+TEST_F(TrainerFolder, OfAnOptimizerWithoutStepsGetsNone) {
+  const Path folder = temp_.path() / "schedule_free";
+  fs::create_directory(folder);
+  save_torch(folder / "pytorch_model.bin", {{"a", tensor("a")}},
+             {{"a", {DType::Float32, {2}, {1, 5}}}});
+  const Made moment{DType::Float32, {2}, {3, 7}};
+  save_torch(folder / "optimizer.bin",
+             {{"state", with_number_keys({{"z", tensor("z")}, {"exp_avg_sq", tensor("sq")}})},
+              {"param_groups", Json::array({{{"lr", 0.5},
+                                             {"betas", Json::array({0.9, 0.999})},
+                                             {"k", 4},
+                                             {"params", Json::array({0})}}})}},
+             {{"z", moment}, {"sq", moment}}, "optimizer");
+  const auto source = open_source(posix_storage(), folder);
+  for (const char* format : {"native", "dcp", "accelerate", "deepspeed", "deepspeed-universal"}) {
+    Output output;
+    output.format = format;
+    output.tag = "t";
+    const auto there = copy_of(*source, temp_.path() / format, {}, output);
+    const auto back = copy_of(*there, temp_.path() / fmt::format("{}-back", format), {},
+                              {.format = "accelerate", .path = {}, .tag = ""});
+    EXPECT_EQ(OptimizerScalars(back->catalog()).step("a"), Json()) << format;
+  }
+}
+
 TEST_F(TwoModels, OfWhichFilesAreSwappedLoseTheirStates) {
   const auto broken = [&] {
     std::map<std::string, Role> found;
@@ -1031,12 +1087,17 @@ TEST_F(TwoModels, WhoseSecondScheduleIsMissingSaySo) {
   save_optimizer("optimizer.bin", true);
   save_optimizer("optimizer_1.bin", true);
   EXPECT_THAT(losses(), testing::IsEmpty()) << "no schedule was prepared";
+  EXPECT_THAT(open_source(posix_storage(), folder_)->remarks(),
+              testing::Contains(testing::AllOf(HasSubstr("scheduler.bin is not there"),
+                                               HasSubstr("optimizer.bin and optimizer_1.bin"))));
   save_torch(folder_ / "scheduler.bin", kSchedule, {});
   EXPECT_THAT(losses(),
               ElementsAre(testing::AllOf(HasSubstr("file \"scheduler_1.bin\": not there"),
                                          HasSubstr("optimizer.bin and optimizer_1.bin"))));
   save_torch(folder_ / "scheduler_1.bin", kSchedule, {});
   EXPECT_THAT(losses(), testing::IsEmpty());
+  EXPECT_THAT(open_source(posix_storage(), folder_)->remarks(),
+              testing::Not(testing::Contains(HasSubstr("schedule"))));
   fs::remove(folder_ / "scheduler_1.bin");
   save_optimizer("optimizer_1.bin", false);
   EXPECT_THAT(losses(), testing::IsEmpty()) << "it had none";
@@ -1205,6 +1266,21 @@ TEST_F(TwoModels, ComeBackThroughOtherFormats) {
     EXPECT_EQ(second_of(*copy), second_of(*source)) << format;
     expect_same_tensors(*source, *copy);
   }
+}
+
+/// An optimizer without its states would be loaded without an error.
+TEST_F(TwoModels, OfWhichDeepSpeedHasNoPlaceForTheTensorsLeaveNoValues) {
+  const auto source = open_source(posix_storage(), folder_);
+  Output output;
+  output.format = "deepspeed";
+  output.tag = "t";
+  const auto there = copy_of(*source, temp_.path() / "run", {}, output);
+  EXPECT_EQ(there->format(), "deepspeed");
+  EXPECT_THAT(there->catalog().client_state.dump(), testing::Not(HasSubstr("param_groups")));
+  const auto sink = make_sink(posix_storage(),
+                              {.format = "deepspeed", .path = temp_.path() / "other", .tag = "t"},
+                              source->catalog());
+  EXPECT_THAT(sink->notes(), testing::Contains(HasSubstr("client_state.optimizer_1: another")));
 }
 
 TEST_F(TwoModels, AreNamedWhereTheTrainerHasNoPlaceForThem) {

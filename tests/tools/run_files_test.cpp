@@ -3,6 +3,7 @@
 #include "unishard/format/json.hpp"
 
 #include "expect.hpp"
+#include "fixtures.hpp"
 #include "program.hpp"
 #include "temp_dir.hpp"
 
@@ -77,6 +78,79 @@ TEST_F(RunFiles, ANewProgressOfTheTrainerIsNamed) {
   const ProcessResult kept =
       unishard({"convert", run_ / "checkpoint-10", temp_.path() / "kept", "--to", "trainer"});
   EXPECT_THAT(kept.err, Not(HasSubstr("is new")));
+}
+
+TEST_F(RunFiles, StepsThatNothingCountsAreNamed) {
+  const auto said = [&](const fs::path& run, const std::string& name) {
+    return report_of({"convert", run, temp_.path() / name, "--to", "trainer",
+                      "--assume-model-order"})["remarks"]
+        .dump();
+  };
+  const fs::path golden = fs::path(UNISHARD_TEST_DATA) / "golden/torch";
+  EXPECT_THAT(said(golden / "sgd.pt", "sgd"), HasSubstr("global_step is 0 in trainer_state.json"));
+  EXPECT_THAT(said(golden / "unused_parameter.pt", "adam"), Not(HasSubstr("global_step")));
+}
+
+/// The Trainer makes an optimizer of two groups, whatever the checkpoint has.
+TEST_F(RunFiles, GroupsThatTheTrainerDoesNotMakeAreNamed) {
+  const auto said = [&](const fs::path& run, const std::string& name) {
+    return report_of({"convert", run, temp_.path() / name, "--to", "trainer",
+                      "--assume-model-order"})["remarks"]
+        .dump();
+  };
+  EXPECT_THAT(said(fs::path(UNISHARD_TEST_DATA) / "golden/torch/sgd.pt", "one"),
+              AllOf(HasSubstr("has 1 parameter group, and"), HasSubstr("create_optimizer()")));
+  const fs::path native = convert(run_ / "checkpoint-10", "native", "native");
+  EXPECT_THAT(said(native, "two"), Not(HasSubstr("create_optimizer")));
+}
+
+/// Of LoRA the Trainer's second group is empty, and DeepSpeed has no empty groups.
+TEST_F(RunFiles, GroupsWithoutParametersComeBack) {
+  const Json groups = report_of({"inspect", kFolders / "adapter"})["groups"];
+  ASSERT_EQ(groups.size(), 2u);
+  ASSERT_EQ(groups[1]["params"], Json::array());
+  for (const char* format : {"deepspeed", "deepspeed-universal", "native", "dcp"}) {
+    const fs::path there = convert(kFolders / "adapter", std::string("to-") + format, format);
+    EXPECT_EQ(report_of({"inspect", there})["groups"].size(), 2u) << format;
+    const fs::path back = convert(there, std::string("back-") + format, "trainer");
+    EXPECT_EQ(report_of({"inspect", back})["groups"][1], groups[1]) << format;
+    EXPECT_EQ(unishard({"diff", kFolders / "adapter", back, "--quiet"}).status, 0) << format;
+  }
+}
+
+TEST_F(RunFiles, MastersThatAreMadeOfNarrowWeightsAreNamed) {
+  SKIP_WITHOUT_FIXTURES();
+  const auto said = [&](const fs::path& run, const std::string& name) {
+    return report_of({"convert", run, temp_.path() / name, "--to", "deepspeed"})["remarks"].dump();
+  };
+  EXPECT_THAT(said(fixtures() / "torch/dcp_fsdp2_bf16_w2/checkpoint", "narrow"),
+              HasSubstr("have no float32 masters, which DeepSpeed trains: new ones are made of "
+                        "their bfloat16 weights"));
+  EXPECT_THAT(said(run_ / "checkpoint-10", "wide"), Not(HasSubstr("masters")));
+}
+
+/// The Trainer writes no schedule beside DeepSpeed's own.
+TEST_F(RunFiles, AScheduleOfDeepSpeedIsNotMissing) {
+  const fs::path there = convert(run_ / "checkpoint-10", "there", "deepspeed");
+  fs::remove(there / "scheduler.pt");
+  const fs::path made = convert(there, "made", "accelerate");
+  EXPECT_THAT(unishard({"verify", made}).out, Not(HasSubstr("scheduler")));
+}
+
+TEST_F(RunFiles, AnOptimizerThatIsNotBesideItsScheduleIsMissing) {
+  const fs::path accelerate = convert(run_ / "checkpoint-10", "accelerate", "accelerate");
+  for (const auto& [folder, name] :
+       {std::pair{run_ / "checkpoint-10", "optimizer.pt"}, {accelerate, "optimizer.bin"}}) {
+    fs::remove(folder / name);
+    const ProcessResult seen = unishard({"verify", folder});
+    EXPECT_EQ(seen.status, 1) << seen.out;
+    EXPECT_THAT(seen.out, AllOf(HasSubstr("incomplete"), HasSubstr(name),
+                                HasSubstr("no file of it is beside the schedule's")));
+    const Json report =
+        report_of({"convert", folder, temp_.path() / ("copy-of-" + folder.filename().string()),
+                   "--to", "native"});
+    EXPECT_THAT(report["left_out"].dump(), HasSubstr(name));
+  }
 }
 
 TEST_F(RunFiles, ThatNobodyKnowsAreNamed) {
@@ -320,6 +394,14 @@ TEST_F(RunFiles, OfTwoAdaptersNoneIsGuessed) {
   EXPECT_EQ(unishard({"diff", saved, made, "--quiet", "--assume-model-order"}).status, 0);
   EXPECT_THAT(told["left_out"].dump(), HasSubstr("second/adapter_model.safetensors"));
   EXPECT_EQ(unishard({"diff", made, kFolders / "adapter", "--quiet"}).status, 0);
+  const fs::path copy = convert(saved, "copy", "trainer");
+  EXPECT_EQ(unishard({"diff", saved, copy, "--quiet"}).status, 0);
+  const fs::path again = convert(copy, "again", "trainer");
+  for (const fs::path& folder : {copy, again})
+    EXPECT_THAT(unishard({"inspect", folder}).out,
+                AllOf(HasSubstr("state.0"), HasSubstr("had the adapter \"second\" too")));
+  report_of({"convert", copy, temp_.path() / "told", "--to", "trainer", "--assume-model-order"});
+  EXPECT_EQ(unishard({"diff", temp_.path() / "told", kFolders / "adapter", "--quiet"}).status, 0);
 }
 
 TEST_F(RunFiles, AnAdapterInATorchFileStaysOne) {

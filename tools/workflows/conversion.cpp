@@ -258,6 +258,32 @@ void name_buffers(Catalog& target, std::string_view format) {
   }
 }
 
+/// DeepSpeed trains float32 masters, which other programs do not have beside weights of 16 bits.
+std::optional<std::string> remark_on_masters(const Catalog& target, std::string_view format) {
+  if (!format.starts_with(kDeepSpeed)) return std::nullopt;
+  std::unordered_set<std::string_view> known, made;
+  for (const TensorInfo& tensor : target.tensors) {
+    if (tensor.state == state::kFp32) known.insert(tensor.fqn);
+  }
+  const std::vector<std::string> listed = listed_parameters(target);
+  const std::unordered_set<std::string_view> trained(listed.begin(), listed.end());
+  std::string_view type;
+  for (const TensorInfo& tensor : target.tensors) {
+    const bool is_narrow =
+        info(tensor.dtype).kind == Kind::Float && size_of(tensor.dtype) < sizeof(float);
+    if (tensor.state != state::kWeights || tensor.frozen || !is_narrow ||
+        known.contains(tensor.fqn) || !trained.contains(tensor.fqn))
+      continue;
+    made.insert(tensor.fqn);
+    type = name_of(tensor.dtype);
+  }
+  if (made.empty()) return std::nullopt;
+  return fmt::format(
+      "{} parameters have no float32 masters, which DeepSpeed trains: new ones are made of their "
+      "{} weights",
+      made.size(), type);
+}
+
 /// DeepSpeed keeps a state of all parameters of a group in one vector, which has one type: the
 /// narrower ones of several floating-point types are widened, which loses nothing.
 void share_types(Catalog& target, std::string_view format, std::vector<std::string>& remarks) {
@@ -339,6 +365,8 @@ Conversion::Conversion(Team& team, converters::Source& source, ConversionPlan pl
   notes_.not_read = source.notes();
   notes_.remarks = source.remarks();
   notes_.of_weights = remarks_on_weights(source);
+  if (auto remark = remark_on_masters(plan_.target, output.format))
+    notes_.remarks.push_back(std::move(*remark));
   if (auto remark = remark_on_frozen(source, plan_.target, output.format))
     notes_.remarks.push_back(std::move(*remark));
   if (auto remark = remark_on_second_names(plan_.target, output.format))

@@ -96,7 +96,7 @@ bool has_model_config(const Path& folder) {
 /// A checkpoint of UniShard's own has its model's files in the folder of the tag, where a
 /// conversion put them, or beside `latest`, where users do.
 Path model_folder_beside(const converters::Source& source, const Path& beside, const Path& input) {
-  if (auto adapter = converters::find_adapter_folder(posix_storage(), beside)) return *adapter;
+  if (!source.model_folder().empty()) return source.model_folder();
   if (has_model_config(beside)) return beside;
   // verl keeps configuration and tokenizer in a folder beside the files of the ranks.
   Path within = beside / kFolderOfVerl;
@@ -210,7 +210,7 @@ converters::SideFiles files_to_go_on(const converters::Source& source, const Pat
                                      std::vector<std::string>& left_out) {
   const Path model = model_folder_beside(source, beside, input);
   converters::SideFiles files = find_trainer_files(beside, left_out);
-  const bool is_named = converters::find_adapter_folder(posix_storage(), beside) == model;
+  const bool is_named = source.model_folder() == model;
   if (!files.empty() && !is_named) return files;
   if (is_named)  // an adapter at the top is another one
     std::erase_if(files, [](const auto& file) { return file.first == kModelConfigs[1]; });
@@ -259,14 +259,44 @@ void take_run_files(const converters::Source& source, const Path& beside, const 
     remark_on_copies(beside, notes.remarks);
 }
 
+/// Whether nothing in the checkpoint counts its steps. SGD does not, and a schedule may be missing.
+bool lacks_steps(const Catalog& catalog) {
+  const Json& position = catalog.data_position;
+  const bool is_counted = position.is_object() && position.contains("global_steps");
+  return catalog.step == 0 && !is_counted;
+}
+
 /// The Trainer goes on with the intervals of trainer_state.json, whatever its arguments say.
-void remark_on_new_progress(const converters::Output& output, std::vector<std::string>& remarks) {
+void remark_on_new_progress(const converters::Output& output, const Catalog& target,
+                            std::vector<std::string>& remarks) {
   const std::vector<std::string> names = names_of(output.side_files);
   if (output.format != "trainer" || std::ranges::count(names, kTrainerState) > 0) return;
   remarks.push_back(fmt::format(
       "{} is new: the Trainer takes save_steps, logging_steps and eval_steps from it, "
       "500 each, and not from its arguments; write yours into the file before you resume",
       kTrainerState));
+  if (lacks_steps(target))
+    remarks.push_back(fmt::format(
+        "nothing here counts the steps of the run: global_step is 0 in {}, and the Trainer begins "
+        "with the first batch; write the number of steps into the file before you resume",
+        kTrainerState));
+}
+
+/// The Trainer makes an optimizer of two groups, and loads no other number into it. One that did
+/// was made by a subclass.
+void remark_on_groups(const converters::Output& output, const Catalog& target,
+                      std::vector<std::string>& remarks) {
+  constexpr std::size_t kGroupsOfTrainer = 2;
+  const bool is_of_trainer =
+      target.producer.is_object() && target.producer.value("library", Json()) == "transformers";
+  if (output.format != "trainer" || is_of_trainer || !target.groups.is_array() ||
+      target.groups.size() == kGroupsOfTrainer)
+    return;
+  remarks.push_back(fmt::format(
+      "the optimizer has {} parameter group{}, and the Trainer makes two, with and without weight "
+      "decay, and loads no other number: resume with a subclass of Trainer whose "
+      "create_optimizer() makes the groups of the run, with the same parameters in each",
+      target.groups.size(), target.groups.size() == 1 ? "" : "s"));
 }
 
 /// The Trainer looks for its files beside the tag.
@@ -461,7 +491,8 @@ void take_side_files(const converters::Source& source, const Path& input, Conver
     forget_base_aliases(adapter, plan.target);
   if (goes_on) {
     take_run_files(source, beside, input, plan, output, notes);
-    remark_on_new_progress(output, notes.remarks);
+    remark_on_new_progress(output, plan.target, notes.remarks);
+    remark_on_groups(output, plan.target, notes.remarks);
     remark_on_files_in_tag(output, notes.remarks);
   } else {
     note_lost_run_files(beside, plan, output, notes);

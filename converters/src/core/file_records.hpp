@@ -21,6 +21,9 @@ inline constexpr std::string_view kDcpFolder = "dcp_folder";
 inline constexpr std::string_view kAdapterNames = "adapter_names";
 /// Modules that torch.compile had wrapped, which the names in the file tell: {library: list}.
 inline constexpr std::string_view kCompiledModules = "compiled_modules";
+/// The names of other adapters beside an adapter of which it is not known that the optimizer has
+/// trained it.
+inline constexpr std::string_view kOtherAdapters = "other_adapters";
 /// True for a run of DeepSpeed that saves no frozen parameters: those that are there have a second
 /// name, which it does save, and are stored under that.
 inline constexpr std::string_view kSavesNoFrozen = "saves_no_frozen";
@@ -29,8 +32,8 @@ inline constexpr std::string_view kSavesNoFrozen = "saves_no_frozen";
 inline constexpr std::string_view kSafetensorsMetadata = "metadata";
 inline constexpr std::string_view kGgufMetadata = "gguf";
 
-inline constexpr std::array kFileRecords = {kTorchArrangement, kDcpFolder, kAdapterNames,
-                                            kCompiledModules, kSavesNoFrozen};
+inline constexpr std::array kFileRecords = {kTorchArrangement, kDcpFolder,     kAdapterNames,
+                                            kCompiledModules,  kOtherAdapters, kSavesNoFrozen};
 
 /// Limits of a record that is one JSON text. A value may be nested 200 levels deep, and a level of
 /// a dict with pairs takes three of JSON.

@@ -28,6 +28,11 @@ std::string_view content_of(std::string_view name) {
   return is_random ? "states of random generators" : "";
 }
 
+/// Returns how the program that wrote the file of a schedule calls that of the optimizer.
+std::string optimizer_beside(std::string_view schedule) {
+  return schedule.ends_with(".pt") ? "optimizer.pt" : "optimizer.bin";
+}
+
 }  // namespace
 
 Losses unread_training_files(Storage& storage, const Path& folder) {
@@ -43,9 +48,13 @@ Losses unread_training_files(Storage& storage, const Path& folder) {
   const auto is_missing = [&](std::string_view name) {
     return std::ranges::find(losses, name, &Loss::name) == losses.end();
   };
-  if (is_found(kSchedule) && !is_found(kOptimizer))
-    losses.push_back(
-        {Role::SideFile, std::string(kOptimizer), "no file of it is beside the schedule's"});
+  const auto schedule = std::ranges::find(losses, kSchedule, &Loss::why);
+  if (schedule != losses.end() && !is_found(kOptimizer))
+    losses.push_back({.role = Role::SideFile,
+                      .name = optimizer_beside(schedule->name),
+                      .why = fmt::format("{}: no file of it is beside the schedule's, {}",
+                                         kOptimizer, schedule->name),
+                      .is_broken = true});
   const auto further = std::ranges::find_if(losses, [](const Loss& loss) {
     return loss.name.starts_with("optimizer_") && loss.name.ends_with(".bin");
   });

@@ -172,10 +172,9 @@ void WrappedNames::record(std::string_view library, Json& producer) const {
   producer[std::string(kCompiledModules)] = {{std::string(library), std::move(modules)}};
 }
 
-ModulePart module_part_of(std::string_view text, std::string_view library) {
-  const Json saved = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+ModulePart module_part_of(const Json& producer, std::string_view library) {
   Catalog catalog;
-  if (saved.is_object()) catalog.producer = saved.value("producer", Json());
+  catalog.producer = producer;
   return WrappedNames(catalog, library).has_replica() ? ModulePart::Replica : ModulePart::Model;
 }
 

@@ -42,9 +42,10 @@ class WrappedNames {
   std::map<std::string, std::string> wrappers_;  ///< by module
 };
 
-/// Returns whose the part "module." is in a file of `library` with this embedded text: the names
-/// are the catalog's own, unless it records that the file has the name of a replica.
-ModulePart module_part_of(std::string_view text, std::string_view library);
+/// Returns whose the part "module." is in a file of `library` whose embedded catalog has this
+/// producer: the names are the catalog's own, unless it records that the file has the name of a
+/// replica.
+ModulePart module_part_of(const Json& producer, std::string_view library);
 
 /// Removes the wrappers from all names of a catalog that was read from a file of `library`, and
 /// records them. `part` is whose "module." is, unless the catalog records that a replica's is

@@ -5,11 +5,10 @@
 
 #include "formats/damaged_files.hpp"
 #include "formats/deepspeed/layout.hpp"
-#include "formats/folder_names.hpp"
-#include "formats/trainer/folder.hpp"
 #include "formats/unfinished_save.hpp"
 #include "reading/broken_files.hpp"
 #include "reading/completeness.hpp"
+#include "reading/folder_names.hpp"
 
 #include <fmt/format.h>
 
@@ -84,7 +83,8 @@ bool has_model_files(std::string_view format) {
          format == "torch" || format.empty();
 }
 
-Losses files_beside(Storage& storage, const Path& folder, std::string_view format) {
+Losses files_beside(Storage& storage, const Path& folder, std::string_view format,
+                    const Path& model) {
   if (format == "native") return {};
   Losses losses = broken_files(storage, folder, has_model_files(format));
   const auto add = [&](Losses more) { std::ranges::move(more, std::back_inserter(losses)); };
@@ -92,8 +92,7 @@ Losses files_beside(Storage& storage, const Path& folder, std::string_view forma
   if (format.starts_with("deepspeed")) add(beside_deepspeed(storage, folder));
   if (format != "dcp") add(other_dcp_saves(storage, folder));
   if (has_model_files(format)) {
-    add(models_within(storage, folder,
-                      format == "trainer" ? trainer::model_folder(storage, folder) : folder));
+    add(models_within(storage, folder, model));
     add(missing_training_state(storage, folder));
   } else if (format == "dcp" || format.starts_with("deepspeed")) {
     if (auto loss = unfinished_save(storage, folder)) losses.push_back(std::move(*loss));

@@ -8,8 +8,10 @@
 namespace unishard::converters {
 
 /// Returns what a folder that is read as `format` holds beside the checkpoint, and what the
-/// format's reader does not name.
-Losses files_beside(Storage& storage, const Path& folder, std::string_view format);
+/// format's reader does not name. `model` is the folder of the model that is read: `folder`, or one
+/// in it.
+Losses files_beside(Storage& storage, const Path& folder, std::string_view format,
+                    const Path& model);
 
 /// Returns whether a folder that is read as `format` has its model in files of usual names.
 bool has_model_files(std::string_view format);

@@ -6,7 +6,7 @@
 #include "unishard/format/staging_names.hpp"
 
 #include "containers/git_lfs.hpp"
-#include "formats/folder_names.hpp"
+#include "reading/folder_names.hpp"
 #include "reading/unjoined_parts.hpp"
 
 #include <fmt/format.h>

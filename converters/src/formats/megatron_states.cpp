@@ -304,7 +304,7 @@ MegatronStates open_with_states(Storage& storage, const Path& file, const Catalo
   OpenOptions options;
   options.assume_model_order = true;
   MegatronStates out;
-  std::unique_ptr<Source> part = open_torch(storage, file, options);
+  std::unique_ptr<Source> part = open_torch_file(storage, file, archive, options);
   const Catalog& catalog = part->catalog();
   const bool has_states = std::ranges::any_of(catalog.tensors, [](const TensorInfo& tensor) {
     return !is_of_model(tensor) && tensor.state != kExtraState;

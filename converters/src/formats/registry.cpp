@@ -20,7 +20,6 @@
 #include "formats/deepspeed/reader.hpp"
 #include "formats/deepspeed/writer_parallel.hpp"
 #include "formats/files_beside.hpp"
-#include "formats/folder_names.hpp"
 #include "formats/format_detection.hpp"
 #include "formats/gguf/reader.hpp"
 #include "formats/hdf5/reader.hpp"
@@ -35,6 +34,7 @@
 #include "reading/broken_files.hpp"
 #include "reading/completeness.hpp"
 #include "reading/empty_weights.hpp"
+#include "reading/folder_names.hpp"
 #include "reading/model_doubts.hpp"
 #include "reading/quantizers.hpp"
 #include "reading/state_doubts.hpp"
@@ -505,12 +505,6 @@ std::optional<Path> find_within_accelerate(Storage& storage, const Path& path) {
   return find_within(storage, path);
 }
 
-std::optional<Path> find_adapter_folder(Storage& storage, const Path& path) {
-  if (!is_trainer(storage, path)) return std::nullopt;
-  Path folder = trainer::model_folder(storage, path);
-  return folder == path ? std::nullopt : std::optional(std::move(folder));
-}
-
 std::unique_ptr<Source> open_source_as(Storage& storage, std::string_view format,
                                        const Path& path) {
   return row_of(format).open(storage, path, {});
@@ -518,13 +512,12 @@ std::unique_ptr<Source> open_source_as(Storage& storage, std::string_view format
 
 namespace {
 
-/// The Trainer has its count beside its own files, those of FSDP, or those of DeepSpeed, whose
-/// folder of a tag may be the one that was named.
+/// The Trainer has its count beside the files of FSDP, too, and those of DeepSpeed, whose folder of
+/// a tag may be the one that was named. The reader of its own files has compared it.
 void add_doubts_about_steps(Storage& storage, const Path& path, std::string_view format,
                             Source& source) {
   const bool is_deepspeed = format.starts_with("deepspeed");
-  const bool is_read = format == "trainer" || format == "accelerate";  // trainer_state.json
-  if (!is_read && format != "dcp" && !is_deepspeed) return;
+  if (format != "dcp" && !is_deepspeed) return;
   const bool is_here = storage.kind(path / trainer::kTrainerState) == EntryKind::File;
   const Path& folder = is_here || !is_deepspeed ? path : path.parent_path();
   Losses losses;
@@ -532,7 +525,7 @@ void add_doubts_about_steps(Storage& storage, const Path& path, std::string_view
     source.add_remarks(doubts_about_steps(source.catalog(), *steps,
                                           checkpoint_number(folder.filename().string()),
                                           trainer::has_one_process(storage, folder)));
-  if (!is_read && is_here) source.add_losses(losses);
+  if (is_here) source.add_losses(losses);
 }
 
 void add_doubts_about_states(std::string_view format, Source& source) {
@@ -575,8 +568,9 @@ std::unique_ptr<Source> open_as(Storage& storage, const Path& path, const Row& r
   // In the other formats, which record the shapes of parameters, an empty one is empty.
   if (row.entry.name != "native" && !row.entry.name.starts_with("deepspeed"))
     require_values(source->catalog(), path);
+  const Path& model = source->model_folder().empty() ? path : source->model_folder();
   if (storage.kind(path) == EntryKind::Directory)
-    source->add_losses(files_beside(storage, path, row.entry.name));
+    source->add_losses(files_beside(storage, path, row.entry.name, model));
   if (!source->part_of() && storage.kind(path) == EntryKind::File) {
     if (auto part = describe_part(storage, path)) {
       source->set_part_of(std::move(*part));
@@ -587,8 +581,7 @@ std::unique_ptr<Source> open_as(Storage& storage, const Path& path, const Row& r
   if (!source->part_of() && row.entry.name == "safetensors")
     source->add_losses(missing_of_torchao(source->catalog()));
   if (has_model_files(row.entry.name) && storage.kind(path) == EntryKind::Directory)
-    source->add_remarks(doubts_about_model(
-        storage, find_adapter_folder(storage, path).value_or(path), source->catalog()));
+    source->add_remarks(doubts_about_model(storage, model, source->catalog()));
   if (has_model_files(row.entry.name)) source->add_remarks(doubts_about_tails(storage, path));
   add_doubts_about_steps(storage, path, row.entry.name, *source);
   add_doubts_about_states(row.entry.name, *source);

@@ -3,8 +3,8 @@
 #include "unishard/format/checkpoint_folder.hpp"
 #include "unishard/format/error.hpp"
 
-#include "formats/folder_names.hpp"
 #include "formats/trainer/folder.hpp"
+#include "reading/folder_names.hpp"
 
 #include <fmt/format.h>
 

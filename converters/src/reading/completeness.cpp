@@ -146,12 +146,40 @@ std::vector<FileSet> find_sets(const std::vector<std::string>& names) {
   return found;
 }
 
-std::string missing_shard(const std::vector<std::string>& names) {
-  for (const FileSet& set : find_sets(names)) {
-    const bool says_count = set.count || !set.doubled.empty();
-    if (std::string problem = set.problem(); says_count && !problem.empty()) return problem;
+namespace {
+
+/// Returns the file of `set` in the folder that the set lacks; empty where there is none.
+std::string unlisted_file(Storage& storage, const Path& folder, const FileSet& set) {
+  std::vector<std::string> names;
+  for (const Entry& entry : storage.list(folder)) names.push_back(entry.name);
+  for (const FileSet& found : find_sets(names)) {
+    if (found.name != set.name) continue;
+    for (const auto& [numbers, name] : found.files) {
+      if (!set.files.contains(numbers)) return name;
+    }
   }
   return {};
+}
+
+}  // namespace
+
+void require_whole_index(Storage& storage, const Path& index,
+                         const std::vector<std::string>& names) {
+  for (const FileSet& set : find_sets(names)) {
+    const bool says_count = set.count || !set.doubled.empty();
+    const std::string problem = says_count ? set.problem() : std::string();
+    if (problem.empty()) continue;
+    const std::string other = unlisted_file(storage, index.parent_path(), set);
+    if (!other.empty())
+      raise(ErrorCode::Corrupt,
+            fmt::format("{}: it lists no tensor of {}, which is in the folder: the index is "
+                        "damaged, or is that of another save",
+                        index.string(), quote(other)),
+            std::string(kOtherIndexHint));
+    raise(ErrorCode::Corrupt,
+          fmt::format("{}: it does not list all files of the model: {}", index.string(), problem),
+          "bring the missing files and the index that was saved with them");
+  }
 }
 
 std::vector<std::string> files_with_suffix(Storage& storage, const Path& folder,

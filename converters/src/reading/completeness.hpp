@@ -57,9 +57,15 @@ struct FileSet {
 /// Returns the sets among the names, by PartName::set. Names that say nothing are in none.
 std::vector<FileSet> find_sets(const std::vector<std::string>& names);
 
-/// Returns a sentence about a file that `names` lacks although another of them counts it; empty
-/// when none is missing.
-std::string missing_shard(const std::vector<std::string>& names);
+/// What to do about an index that does not describe the files beside it.
+inline constexpr std::string_view kOtherIndexHint =
+    "take the index that was saved with these files, or remove it: they are then read by their "
+    "numbers";
+
+/// Requires that the files `names`, of which the index lists tensors, are all of their set.
+/// Throws: Corrupt, naming the index and a file that it does not know, or that is missing.
+void require_whole_index(Storage& storage, const Path& index,
+                         const std::vector<std::string>& names);
 
 /// Returns the names of the regular files in a folder that end in one of the suffixes, also those
 /// that links lead to.

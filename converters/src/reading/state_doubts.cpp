@@ -461,14 +461,6 @@ bool is_enabled(const Json& config, const char* type) {
   return section.is_object() && section.value("enabled", Json()) == true;
 }
 
-/// Returns the steps that a schedule counts; nullopt for one that counts epochs or evaluations.
-std::optional<double> steps_of_schedule(const Json& schedule) {
-  if (!schedule.is_object() || !schedule.contains("_step_count")) return std::nullopt;
-  const Json last = schedule.value("last_epoch", Json());
-  if (!last.is_number() || schedule.contains("num_bad_epochs")) return std::nullopt;
-  return last.get<double>();
-}
-
 }  // namespace
 
 bool counts_the_start(const Catalog& catalog) {
@@ -519,6 +511,13 @@ std::vector<std::string> doubts_about_settings(const Catalog& catalog) {
         "parameter groups have no lr: {}. A result that needs one has AdamW's default, 0.001",
         fmt::join(without, ", ")));
   return lines;
+}
+
+std::optional<double> steps_of_schedule(const Json& schedule) {
+  if (!schedule.is_object() || !schedule.contains("_step_count")) return std::nullopt;
+  const Json last = schedule.value("last_epoch", Json());
+  if (!last.is_number() || schedule.contains("num_bad_epochs")) return std::nullopt;
+  return last.get<double>();
 }
 
 std::vector<std::string> doubts_about_steps(const Catalog& catalog, std::int64_t steps,

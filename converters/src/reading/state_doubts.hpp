@@ -32,6 +32,10 @@ std::vector<std::string> doubts_about_settings(const Catalog& catalog);
 /// stage 0 (FP16_Optimizer and FP16_UnfusedOptimizer, also for bf16) in every version.
 bool counts_the_start(const Catalog& catalog);
 
+/// Returns the steps that a schedule of torch counts; nullopt for one that counts epochs or
+/// evaluations.
+std::optional<double> steps_of_schedule(const Json& schedule);
+
 /// Returns a line for each count of steps that is not `steps`, that of a Trainer's
 /// trainer_state.json, which counts skipped ones too: the optimizer's, the schedule's, and
 /// `number`, which the folder's name has. A schedule may count a step for each process, unless

@@ -1,10 +1,11 @@
 #!/usr/bin/env python3
 """Folders of the real Trainer, accelerate and PEFT go through UniShard, and their programs go on from the results.
 
-  trainer_resumes.py BUILD [PART...]    parts: orders trainer deepspeed experts accelerate adapters kinds dtypes objects (default: all)
+  trainer_resumes.py BUILD [PART...]    parts: orders trainer groups deepspeed experts accelerate adapters kinds dtypes objects (default: all)
 
   orders      the optimizer of every model that UniShard knows gets the names of named_parameters()
   trainer     a plain Trainer resumes from its checkpoint after each conversion with the bits of the undisturbed run
+  groups      a plain Trainer refuses an optimizer of one group, which UniShard says, and a subclass that makes one resumes
   deepspeed   so does a Trainer with DeepSpeed, also on another number of ranks
   experts     mixtures of experts, which transformers stacks in memory and not in files: the Trainer resumes (from its own folders it does not, 5.23),
               and zero_to_fp32 writes the files' names
@@ -31,7 +32,7 @@ import truth
 
 os.environ.setdefault("TRANSFORMERS_VERBOSITY", "error")
 warnings.filterwarnings("ignore")
-PARTS = ("orders", "trainer", "deepspeed", "experts", "accelerate", "adapters", "kinds", "dtypes", "objects")
+PARTS = ("orders", "trainer", "groups", "deepspeed", "experts", "accelerate", "adapters", "kinds", "dtypes", "objects")
 STEPS, SAVED = 6, 3
 TINY = {"vocab_size": 64, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "num_key_value_heads": 1, "intermediate_size": 24,
         "max_position_embeddings": 32, "head_dim": 8, "n_positions": 32, "n_embd": 16, "n_layer": 2, "n_head": 2, "d_model": 16, "d_kv": 8, "d_ff": 24,
@@ -99,7 +100,14 @@ def run_trainer(job):
                                   "zero_optimization": {"stage": job["stage"]}, "zero_allow_untested_optimizer": True,
                                   "bf16": {"enabled": job.get("bf16", False)}, "steps_per_print": 1 << 30}
         arguments["bf16"] = job.get("bf16", False)
-    trainer = Trainer(model=make_model(job["kind"], job.get("adapter")), args=TrainingArguments(**arguments, **job.get("more", {})),
+    class OneGroup(Trainer):
+        def create_optimizer(self, model=None):
+            import torch
+            self.optimizer = torch.optim.AdamW(self.model.parameters(), lr=self.args.learning_rate)
+            return self.optimizer
+
+    program = OneGroup if job.get("one_group") else Trainer
+    trainer = program(model=make_model(job["kind"], job.get("adapter")), args=TrainingArguments(**arguments, **job.get("more", {})),
                       train_dataset=samples())
     trainer.train(resume_from_checkpoint=job.get("resume"))
     return [row["loss"] for row in trainer.state.log_history if "loss" in row]
@@ -266,6 +274,23 @@ def trainer(unishard, scratch, table):
     table.row("trainer: the output folder", found)
 
 
+def groups(unishard, scratch, table):
+    job = {"do": "trainer", "kind": "llama", "one_group": True}
+    reference, run = scratch / "reference", scratch / "run"
+    expected = launch({**job, "out": str(reference)})
+    made = run / f"checkpoint-{SAVED}"
+    convert(unishard, (reference / f"checkpoint-{SAVED}", None), (scratch / "deepspeed", "deepspeed"))
+    said = subprocess.run([unishard, "convert", scratch / "deepspeed", made, "--to", "trainer"], capture_output=True, text=True, check=True).stderr
+    found = [] if "create_optimizer()" in said else ["UniShard does not say what to do"]
+    try:
+        launch({**job, "one_group": False, "out": str(scratch / "plain"), "resume": str(made)})
+        found.append("the plain Trainer loads it")
+    except SystemExit as refused:
+        found += [] if "parameter groups" in str(refused) else [str(refused)[-300:]]
+    table.row("groups: a plain Trainer refuses one group", found)
+    table.row("groups: a subclass resumes", compare_runs(expected, launch({**job, "out": str(run), "resume": str(made)}), run, reference))
+
+
 def deepspeed(unishard, scratch, table):
     for stage, bf16, adapter in ((2, False, None), (3, True, None), (3, True, ["q_proj", "v_proj"])):
         job = {"do": "trainer", "kind": "llama", "stage": stage, "bf16": bf16, "adapter": adapter}
@@ -399,6 +424,19 @@ def accelerate(unishard, scratch, table):
                 table.row(f"accelerate {label} through {name}", found + ([f"lacks {sorted(missing)}"] if missing else []))
 
 
+    # SGD has no states, and so no steps.
+    from accelerate.state import AcceleratorState
+    AcceleratorState._reset_state(True)
+    accelerator, model = Accelerator(cpu=True), Plain(6)
+    optimizer = torch.optim.SGD(model.parameters(), lr=1e-2)
+    model, optimizer, schedule = accelerator.prepare(model, optimizer, torch.optim.lr_scheduler.StepLR(optimizer, 2))
+    train(accelerator, Counter(), [(model, optimizer, schedule)], torch.utils.data.DataLoader(samples(), batch_size=2), SAVED)
+    accelerator.save_state(str(scratch / "sgd"))
+    convert(unishard, (scratch / "sgd", None), (scratch / "sgd-trainer", "trainer"))
+    steps = json.loads((scratch / "sgd-trainer/trainer_state.json").read_text())["global_step"]
+    table.row("accelerate: the steps of SGD are those of its schedule", [] if steps == SAVED else [steps])
+
+
 def adapters(unishard, scratch, table):
     import torch
     import torch.distributed.checkpoint as dcp
@@ -416,7 +454,8 @@ def adapters(unishard, scratch, table):
     saved = reference / f"checkpoint-{SAVED}"
     truth.run(unishard, "zero_to_fp32", saved, scratch / "plain-model")
     check("of a Trainer", scratch / "plain-model", model_of(saved))
-    for name, through in (("itself", []), ("native", ["native"])):
+    # The Trainer's group of parameters without weight decay is empty, and DeepSpeed has no such groups.
+    for name, through in (("itself", []), ("native", ["native"]), ("deepspeed", ["deepspeed"]), ("universal", ["deepspeed-universal"])):
         run = scratch / f"plain-{name}"
         steps = [(saved, None)] + [(scratch / f"plain-{form}-0", form) for form in through]
         resumed = convert(unishard, *steps, (run / f"checkpoint-{SAVED}", "trainer"))

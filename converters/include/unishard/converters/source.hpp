@@ -120,6 +120,10 @@ class Source {
   /// UniShard's own the folder of the tag, of DeepSpeed's that folder or the one above. Else empty.
   const Path& path() const { return path_; }
   void set_path(Path path) { path_ = std::move(path); }
+  /// Returns the folder within path() that holds the model, where path() itself does not: PEFT
+  /// saves an adapter that is not called "default" there. Else empty.
+  const Path& model_folder() const { return model_folder_; }
+  void set_model_folder(Path folder) { model_folder_ = std::move(folder); }
   /// Returns what the opened file is a part of, in words: "part 2 of 3 files named like ...", where
   /// its name, the files beside it or what it holds say that the rest of the model is in others.
   /// nullopt for what is whole, as far as that is known. A verb decides whether a part will do.
@@ -144,7 +148,7 @@ class Source {
   /// near each other.
   virtual void read_box_range(std::size_t tensor, BoxView box, std::span<std::byte> out) const;
 
-  Path path_;
+  Path path_, model_folder_;
   Losses beside_;
   std::vector<std::string> added_remarks_;
   std::optional<std::string> part_of_;
@@ -170,11 +174,6 @@ std::optional<Path> find_numbered_checkpoint(Storage& storage, const Path& path,
 /// model; nullopt for every other path.
 /// Throws: InvalidArgument when it has saved several models there.
 std::optional<Path> find_within_accelerate(Storage& storage, const Path& path);
-
-/// Returns the folder within a Trainer's checkpoint that holds its adapter, where that is not
-/// called "default"; nullopt for every other path. Throws: Unsupported where there are several,
-/// none is in `path` itself, and the optimizer's states do not tell.
-std::optional<Path> find_adapter_folder(Storage& storage, const Path& path);
 
 /// What the user decides where the files leave a choice.
 struct OpenOptions {

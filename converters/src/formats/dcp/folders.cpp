@@ -156,15 +156,18 @@ std::optional<std::string> schedule_file(Storage& storage, const Path& path) {
   return std::nullopt;
 }
 
+void remark_on_states(std::string remark, StateDictBuilder& builder) {
+  builder.out.complete = [remark = std::move(remark)](const StateDict&, Arrangement& arranged) {
+    arranged.remark_on_states(remark);
+  };
+}
+
 /// Says that the schedule of a Trainer is missing.
 void doubt_schedule(Storage& storage, const Path& path, const Path& optimizer,
                     StateDictBuilder& builder) {
   if (storage.kind(path / "trainer_state.json") != EntryKind::File || schedule_file(storage, path))
     return;
-  builder.out.complete = [name = optimizer.filename().string()](const StateDict&,
-                                                                Arrangement& arranged) {
-    arranged.remark_on_states(missing_schedule("scheduler.pt", name));
-  };
+  remark_on_states(missing_schedule("scheduler.pt", optimizer.filename().string()), builder);
 }
 
 /// Whether a schedule has set the learning rates of an optimizer in a folder of its own.
@@ -183,6 +186,12 @@ void name_missing_schedules(Storage& storage, const Path& path, StateDictBuilder
   std::vector<std::string> scheduled;
   if (std::ranges::any_of(builder.out.objects, has_schedule))
     scheduled.emplace_back("the first optimizer");
+  if (!has_schedule_files(storage, path)) {
+    const bool is_doubted =
+        !scheduled.empty() && !schedule_file(storage, path) && !builder.out.complete;
+    if (is_doubted) remark_on_states(doubt_about_schedule(scheduled), builder);
+    return;
+  }
   for (const Entry& entry : storage.list(path)) {
     const std::string number = entry.name.starts_with(kOptimizerFolder)
                                    ? entry.name.substr(kOptimizerFolder.size())
@@ -211,6 +220,7 @@ void read_beside(Storage& storage, const Path& path, const std::vector<Path>& re
     }
   }
   name_missing_schedules(storage, path, builder);
+  add_likely_steps(storage, path, builder);
 }
 
 void read_accelerate(Storage& storage, const Path& path, StateDictBuilder& builder) {
@@ -218,8 +228,10 @@ void read_accelerate(Storage& storage, const Path& path, StateDictBuilder& build
   for (const std::string_view start : {kModelFolder, kOptimizerFolder}) {
     const auto folder = numbered_folder(storage, path, start);
     if (!folder && start == kOptimizerFolder && schedule_file(storage, path))
-      builder.out.losses.push_back({Role::SideFile, fmt::format("{}0", kOptimizerFolder),
-                                    "no folder of it is beside the schedule's file"});
+      builder.out.losses.push_back({.role = Role::SideFile,
+                                    .name = fmt::format("{}0", kOptimizerFolder),
+                                    .why = "no folder of it is beside the schedule's file",
+                                    .is_broken = true});
     if (!folder) continue;
     const std::size_t before = builder.out.tensors.size();
     read_folder(storage, *folder, builder);

@@ -52,6 +52,14 @@ bool is_number(std::string_view text) {
          std::ranges::all_of(text, [](char c) { return c >= '0' && c <= '9'; });
 }
 
+std::optional<NumberGap> find_gap(const std::set<std::uint64_t>& numbers, std::uint64_t first) {
+  std::uint64_t next = first;
+  for (auto at = numbers.lower_bound(first); at != numbers.end(); ++at, ++next) {
+    if (*at != next) return NumberGap{next, *at};
+  }
+  return std::nullopt;
+}
+
 bool is_numbered(std::string_view fqn) {
   const std::size_t dot = fqn.rfind('.');
   return dot != fqn.npos && is_number(fqn.substr(dot + 1)) && fqn.substr(0, dot).ends_with("state");

@@ -75,6 +75,14 @@ bool is_beside_models(std::string_view key, const KeyPath& path);
 std::string plain_name(std::string name);
 
 bool is_number(std::string_view text);
+
+/// A number that is missing, and the next higher one that is there.
+struct NumberGap {
+  std::uint64_t missing = 0, there = 0;
+};
+/// Returns the first number from `first` on that is missing below one of `numbers`.
+std::optional<NumberGap> find_gap(const std::set<std::uint64_t>& numbers, std::uint64_t first);
+
 /// Returns true for the name of a parameter that has a number only: "state.3".
 bool is_numbered(std::string_view fqn);
 /// Returns whether a tensor of the model is a running statistic, which no optimizer updates.

@@ -24,6 +24,21 @@ std::optional<std::uint64_t> schedule_number(std::string_view name) {
   return std::stoull(std::string(name));
 }
 
+std::set<std::uint64_t> schedule_numbers(Storage& storage, const Path& folder) {
+  std::set<std::uint64_t> numbers;
+  for (const Entry& entry : storage.list(folder)) {
+    if (const auto number = schedule_number(entry.name)) numbers.insert(*number);
+  }
+  return numbers;
+}
+
+std::string words_on_missing(const std::vector<std::string>& scheduled) {
+  return fmt::format(
+      "not there, and a schedule set the learning rates of {}: it is missing, unless the script "
+      "did not prepare that schedule",
+      fmt::join(scheduled, " and "));
+}
+
 std::string schedule_name(std::uint64_t number) {
   return number == 0 ? std::string(kFirst) : fmt::format("{}{}{}", kStart, number, kEnd);
 }
@@ -41,27 +56,26 @@ bool has_schedule(const ObjectEntry& object) {
   return object.key.ends_with(kKey) || has_key(object.value, kKey);
 }
 
+bool has_schedule_files(Storage& storage, const Path& folder) {
+  return !schedule_numbers(storage, folder).empty();
+}
+
 Losses missing_schedules(Storage& storage, const Path& folder,
                          const std::vector<std::string>& scheduled) {
-  std::set<std::uint64_t> numbers;
-  for (const Entry& entry : storage.list(folder)) {
-    if (const auto number = schedule_number(entry.name)) numbers.insert(*number);
-  }
-  std::uint64_t next = 0;
-  for (const std::uint64_t number : numbers) {
-    if (number > next)
-      return {{.role = Role::Setting,
-               .name = schedule_name(next),
-               .why = fmt::format("missing, and {} is there", schedule_name(number)),
-               .is_broken = true}};
-    next = number + 1;
-  }
+  const std::set<std::uint64_t> numbers = schedule_numbers(storage, folder);
+  if (const auto gap = find_gap(numbers, 0))
+    return {{.role = Role::Setting,
+             .name = schedule_name(gap->missing),
+             .why = fmt::format("missing, and {} is there", schedule_name(gap->there)),
+             .is_broken = true}};
   if (numbers.empty() || scheduled.size() <= numbers.size()) return {};
   return {{.role = Role::SideFile,
-           .name = schedule_name(next),
-           .why = fmt::format("not there, and a schedule set the learning rates of {}: it is "
-                              "missing, unless the script did not prepare that schedule",
-                              fmt::join(scheduled, " and "))}};
+           .name = schedule_name(numbers.size()),
+           .why = words_on_missing(scheduled)}};
+}
+
+std::string doubt_about_schedule(const std::vector<std::string>& scheduled) {
+  return fmt::format("{} is {}", kFirst, words_on_missing(scheduled));
 }
 
 }  // namespace unishard::converters::dcp

@@ -17,9 +17,15 @@ namespace unishard::converters::dcp {
 /// `object`: it writes `initial_lr` into the groups.
 bool has_schedule(const ObjectEntry& object);
 
+/// Returns whether there is a file of any.
+bool has_schedule_files(Storage& storage, const Path& folder);
+
 /// Returns the schedules that are missing in `folder`: a number below others, and one where some
 /// are there and more of the optimizers, `scheduled`, had one.
 Losses missing_schedules(Storage& storage, const Path& folder,
                          const std::vector<std::string>& scheduled);
+
+/// Returns a remark on a folder without any file of a schedule. `scheduled` is not empty.
+std::string doubt_about_schedule(const std::vector<std::string>& scheduled);
 
 }  // namespace unishard::converters::dcp

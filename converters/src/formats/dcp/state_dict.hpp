@@ -89,6 +89,12 @@ struct SecondKey {
   KeyPath place = {};  ///< as TensorEntry::place
 };
 
+/// A count of steps beside the optimizer's file.
+struct LikelySteps {
+  double value = 0;
+  std::string teller;  ///< what counts them, for a note: "scheduler.bin"
+};
+
 struct StateDict {
   std::vector<TensorEntry> tensors;
   std::vector<ObjectEntry> objects;
@@ -102,6 +108,8 @@ struct StateDict {
   std::set<std::string> values = {};
   /// The optimizer's steps, where no state of a parameter counts them.
   std::optional<double> step = {};
+  /// What tells the steps where nothing else does, the best first.
+  std::vector<LikelySteps> likely_steps = {};
   Json producer;
   std::vector<std::string> notes, remarks = {};
   /// The key of an object, and "path: class" of an object in it of which only the parts are kept.

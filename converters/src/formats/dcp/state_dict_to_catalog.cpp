@@ -662,6 +662,7 @@ class Arranger {
     if (steps_.empty() && state_.step) take_step(*state_.step);
     if (steps_.empty() && train_step_) take_step(*train_step_);
     if (steps_.empty() && other_step_) take_step(*other_step_);
+    if (steps_.empty()) take_likely_step();
     if (steps_.empty()) return;
     const auto [low, high] = std::ranges::minmax(steps_);
     out_.catalog.step = static_cast<std::int64_t>(high);
@@ -670,6 +671,18 @@ class Arranger {
           fmt::format("the optimizer's step counters differ between parameters ({} to {}): each "
                       "keeps its own, and the largest is the checkpoint's step",
                       low, high));
+  }
+
+  /// SGD counts no steps.
+  void take_likely_step() {
+    const bool has_optimizer = !out_.catalog.groups.is_null() || !states_.empty();
+    if (state_.likely_steps.empty() || !has_optimizer) return;
+    const auto& [value, teller] = state_.likely_steps.front();
+    take_step(value);
+    if (!steps_.empty())
+      out_.remark_on_states(fmt::format(
+          "the optimizer does not count its steps: {}, the step of the checkpoint, is that of {}",
+          steps_.front(), teller));
   }
 
   /// Adam divides its moments by what they lack after so many steps.
@@ -687,12 +700,15 @@ class Arranger {
   }
 
   void add_scalars() {
-    bool is_known = false;  // an optimizer of which everybody knows whether it counts
+    std::set<std::string_view> names;
     std::vector<std::string> stateful;
     for (const State& state : states_) {
-      is_known |= state.key.state == state::kExpAvgSq || state.key.state == "momentum_buffer";
+      names.insert(state.key.state);
       if (!is_step(state)) stateful.push_back(state.key.fqn);
     }
+    // Of Adam and SGD everybody knows whether they count. Schedule-free AdamW has one moment.
+    const bool is_known = names.contains("momentum_buffer") ||
+                          (names.contains(state::kExpAvg) && names.contains(state::kExpAvgSq));
     const auto name_of = [&](const OptimizerKey& key) {
       return attribution_.fqn_of(key.optimizer, key.fqn);
     };

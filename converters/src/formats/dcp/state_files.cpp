@@ -4,9 +4,12 @@
 
 #include "containers/inline_tensors.hpp"
 #include "reading/broken_files.hpp"
+#include "reading/folder_names.hpp"
+#include "reading/state_doubts.hpp"
 
 #include <fmt/format.h>
 
+#include <cmath>
 #include <memory>
 #include <utility>
 
@@ -16,6 +19,14 @@ namespace {
 bool has_groups(torch::Value root) {
   const auto groups = root.is_dict() ? root.find("param_groups") : std::nullopt;
   return groups && groups->is_sequence() && groups->size() > 0;
+}
+
+/// Returns the number of processes that have a file of their random states.
+std::size_t count_processes(Storage& storage, const Path& folder) {
+  std::size_t count = 0;
+  while (storage.kind(folder / fmt::format("random_states_{}.pkl", count)) == EntryKind::File)
+    ++count;
+  return count;
 }
 
 bool is_schedule(torch::Value root) {
@@ -76,6 +87,23 @@ void read_schedule_file(Storage& storage, StateDictBuilder& builder, const Path&
   if (!file || !is_in_place(storage, builder, path, *file, Role::Setting)) return;
   builder.out.scheduler =
       torch::with_inline_tensors(*file, path.filename().string(), builder.out.losses);
+}
+
+void add_likely_steps(Storage& storage, const Path& folder, StateDictBuilder& builder) {
+  if (const auto named = step_in_name(folder.filename().string()))
+    builder.out.likely_steps.push_back({static_cast<double>(*named), "the folder's name"});
+  const auto counted = steps_of_schedule(builder.out.scheduler);
+  if (!counted) return;
+  // accelerate's schedules count every process, unless a script makes batches for all together.
+  const std::size_t processes = count_processes(storage, folder);
+  const bool is_multiple =
+      processes > 1 && std::fmod(*counted, static_cast<double>(processes)) == 0;
+  if (is_multiple)
+    builder.out.likely_steps.push_back(
+        {*counted / static_cast<double>(processes),
+         fmt::format("the schedule, {}, divided by its {} processes", *counted, processes)});
+  else
+    builder.out.likely_steps.push_back({*counted, "the schedule"});
 }
 
 }  // namespace unishard::converters::dcp

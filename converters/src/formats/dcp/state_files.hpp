@@ -36,4 +36,8 @@ std::string missing_schedule(std::string_view schedule, std::string_view optimiz
 /// Reads the file of a schedule, or says that it is lost.
 void read_schedule_file(Storage& storage, StateDictBuilder& builder, const Path& path);
 
+/// Adds what the name of `folder`, and the schedule in it that was read, tell of the steps that an
+/// optimizer does not count.
+void add_likely_steps(Storage& storage, const Path& folder, StateDictBuilder& builder);
+
 }  // namespace unishard::converters::dcp

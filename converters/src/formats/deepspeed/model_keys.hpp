@@ -40,6 +40,10 @@ inline constexpr const char* kUncheckedInput = "unchecked_input";
 /// DeepSpeed's optimizers leave out.
 inline constexpr const char* kGroupMembers = "group_members";
 
+/// Key in UniShard's section: [number, settings] of each group without trainable parameters, which
+/// DeepSpeed removes from an optimizer.
+inline constexpr const char* kIdleGroups = "idle_groups";
+
 inline bool is_deepspeed_key(std::string_view key) {
   return std::ranges::count(kDeepSpeedKeys, key) > 0;
 }

@@ -288,6 +288,28 @@ Json describe_groups(const Json& settings, const ParameterTable& parameters) {
 
 namespace {
 
+bool lists_only_names(const Json& group) {
+  return group.is_object() && group.contains("params") && group["params"].is_array() &&
+         std::ranges::all_of(group["params"], &Json::is_string);
+}
+
+/// Adds the groups without trainable parameters that UniShard's section lists.
+void restore_idle_groups(const Json& own, Catalog& catalog) {
+  constexpr std::size_t kMostGroups = 1024;  // a file may hold any number
+  const Json rows = own.value(kIdleGroups, Json());
+  if (!rows.is_array() || rows.size() > kMostGroups || !catalog.groups.is_array()) return;
+  for (const Json& row : rows) {
+    const bool is_row = row.is_array() && row.size() == 2 && row[0].is_number_integer() &&
+                        row[0] >= 0 && row[0] <= catalog.groups.size() && lists_only_names(row[1]);
+    if (!is_row) return;
+    const auto number = row[0].get<std::int32_t>();
+    catalog.groups.insert(catalog.groups.begin() + number, row[1]);
+    for (TensorInfo& tensor : catalog.tensors) {
+      if (tensor.group >= number) ++tensor.group;
+    }
+  }
+}
+
 /// Adds the frozen parameters to the groups that UniShard's section lists, unless a group trains
 /// others by now.
 void restore_members(const Json& own, Json& groups) {
@@ -330,12 +352,16 @@ void take_run_facts(const ModelFile& model, Catalog& catalog) {
   catalog.config = model.config;
   catalog.client_state = model.client_state;
   if (model.own.contains("rng")) catalog.rng = model.own["rng"];
-  restore_members(model.own, catalog.groups);
   catalog.producer = {{"library", "deepspeed"}};
   if (model.own.contains(kUncheckedInput)) catalog.producer[kUncheckedInput] = true;
   copy_file_records(model.own, catalog.producer);
   if (saves_no_frozen(model, catalog)) catalog.producer[std::string(kSavesNoFrozen)] = true;
   if (!model.version.empty()) catalog.producer["version"] = model.version;
+}
+
+void restore_groups(const ModelFile& model, Catalog& catalog) {
+  restore_idle_groups(model.own, catalog);
+  restore_members(model.own, catalog.groups);
 }
 
 ModulePart module_part_of(const ModelFile& model) {

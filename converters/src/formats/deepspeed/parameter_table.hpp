@@ -77,9 +77,13 @@ void assemble(const Assembly& assembly, PiecedCatalog& out, Notes& notes);
 /// parameters' order.
 Json describe_groups(const Json& settings, const ParameterTable& parameters);
 
-/// Copies counters, scheduler, configuration, client state, and the frozen parameters of the groups
-/// from the model file into the catalog, which has the groups.
+/// Copies counters, scheduler, configuration and client state from the model file into the catalog.
 void take_run_facts(const ModelFile& model, Catalog& catalog);
+
+/// Adds what the model file tells of groups that DeepSpeed's optimizers leave out: frozen
+/// parameters, and groups without any other.
+/// Pre: the catalog has its groups and its tensors.
+void restore_groups(const ModelFile& model, Catalog& catalog);
 
 /// Returns whose the part "module." before all names is: DeepSpeed saves the model itself, and
 /// Lightning before 2.0 had it wrapped.

@@ -43,6 +43,7 @@ class RankReader {
       raise_no_files();
     }
     take_run_facts(model_, catalog());
+    restore_groups(model_, catalog());
     catalog().step = choose_step(steps_, model_, catalog(), notes_);
     compare_with_module();
     parts_.format = "deepspeed";

@@ -95,6 +95,7 @@ class UniversalReader {
     if (is_parallel_) keep_cut_patterns(catalog, nullptr);
     name_cpu_states(parameters_, catalog.groups, notes_);
     assemble({&model_, &parameters_, &frozen_, has_placeholders(), true}, parts_, notes_);
+    restore_groups(model_, catalog);
     catalog.step = choose_step(steps_, model_, catalog, notes_);
     say_unmatched_of(parts_.catalog, where_, parts_.remarks);
     parts_.format = "deepspeed-universal";
@@ -338,16 +339,18 @@ class UniversalReader {
   }
 
   /// Adam has two moments: what no parameter of a group has of them was lost for all. Adagrad has
-  /// the second alone and no betas; Lion the first and no amsgrad; others a second of their own.
+  /// the second alone and no betas; Lion the first and no amsgrad; others a second of their own;
+  /// schedule-free AdamW the second and a state of its own.
   void check_moments(std::size_t group, const std::set<std::string>& files) {
     if (group >= settings_.size() || !settings_[group].contains("betas")) return;
     const bool has_first = files.contains(kFirstMoment), has_second = files.contains(kSecondMoment);
-    const bool has_more = std::ranges::any_of(files, [](const std::string& file) {
-      return file != kMaster && file != kStep && file != kFirstMoment;
+    const bool has_own = std::ranges::any_of(files, [](const std::string& file) {
+      return file != kMaster && file != kStep && file != kFirstMoment && file != kSecondMoment;
     });
     const bool has_stepped = files.contains(std::string(kStep)) || !common_steps_.empty();
-    const bool is_adam = has_settings_of_adam(settings_[group]) && !has_more && has_stepped;
-    if (!has_first && (has_second || is_adam)) lose_moment(kFirstMoment, group);
+    const bool is_adam =
+        has_settings_of_adam(settings_[group]) && !has_own && !has_second && has_stepped;
+    if (!has_first && ((has_second && !has_own) || is_adam)) lose_moment(kFirstMoment, group);
     if (!has_second && is_adam) lose_moment(kSecondMoment, group);
   }
 

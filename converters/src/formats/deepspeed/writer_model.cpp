@@ -322,10 +322,12 @@ void add_groups(const Catalog& catalog, SinkModel& model) {
   std::vector<SinkGroup> all = Grouper(catalog, model).groups();
   for (std::size_t g = 0; g < all.size(); ++g) {
     if (all[g].parameters.empty()) {
-      model.notes.push_back(
-          fmt::format("parameter group {} has no trainable parameter and is left out: a schedule "
-                      "with a value for each group, such as that of scheduler.pt, has one too many",
-                      g));
+      model.idle_groups.push_back(g);
+      model.notes.push_back(fmt::format(
+          "parameter group {} has no trainable parameter, and DeepSpeed has no such groups: a "
+          "schedule with a value for each group, such as that of scheduler.pt, has one too many. "
+          "Conversions of the result have the group again",
+          g));
       continue;
     }
     find_states(catalog, model, all[g]);

@@ -55,8 +55,9 @@ struct ModuleEntry {
 struct SinkModel {
   DType precision = DType::Float32;  ///< precision of the run: bfloat16, float16 or float32
   std::vector<SinkParameter> parameters;
-  std::vector<SinkGroup> groups;                             ///< none is empty
-  std::vector<ModuleEntry> module;                           ///< in model order
+  std::vector<SinkGroup> groups;         ///< none is empty
+  std::vector<std::size_t> idle_groups;  ///< of the catalog, those without trainable parameters
+  std::vector<ModuleEntry> module;       ///< in model order
   std::vector<std::pair<std::string, std::size_t>> aliases;  ///< second name -> entry of `module`
   std::vector<std::string> notes;
   bool saves_no_frozen = false;  ///< see kSavesNoFrozen

@@ -7,6 +7,7 @@
 #include "containers/pickle_json.hpp"
 #include "core/file_records.hpp"
 #include "formats/deepspeed/model_keys.hpp"
+#include "formats/trainer/further_parts.hpp"
 
 #include <fmt/format.h>
 
@@ -118,8 +119,19 @@ Json members_with_frozen(const Catalog& catalog, const SinkModel& model) {
   return has_frozen ? groups : Json();
 }
 
+/// Returns [number, settings] of each group that DeepSpeed does not have.
+Json idle_groups(const Catalog& catalog, const SinkModel& model, std::vector<std::string>& notes) {
+  Json groups = Json::array();
+  if (!catalog.groups.is_array()) return groups;
+  for (const std::size_t g : model.idle_groups)
+    groups.push_back(Json::array(
+        {g, torch::without_unwritable(catalog.groups[g], fmt::format("groups.{}", g), notes)}));
+  return groups;
+}
+
 /// Values that only UniShard reads; they are stored beside the user's client state.
-Json unishard_section(const Catalog& catalog, const SinkModel& model) {
+Json unishard_section(const Catalog& catalog, const SinkModel& model,
+                      std::vector<std::string>& notes) {
   Json section = Json::object();
   if (catalog.data_position.is_object()) {
     for (const auto& [key, value] : catalog.data_position.items()) {
@@ -140,6 +152,8 @@ Json unishard_section(const Catalog& catalog, const SinkModel& model) {
   copy_file_records(catalog.producer, section);
   if (Json members = members_with_frozen(catalog, model); !members.is_null())
     section[kGroupMembers] = std::move(members);
+  if (Json groups = idle_groups(catalog, model, notes); !groups.empty())
+    section[kIdleGroups] = std::move(groups);
   if (catalog.stage == 0) section["parameters"] = parameter_names(model);
   return section;
 }
@@ -184,17 +198,29 @@ Json with_tuples_as_sizes(Json patterns) {
   return patterns;
 }
 
+/// Whether the value is another optimizer or model, which is nothing without its tensors.
+bool is_other_part(const std::string& key, const Json& value) {
+  const bool is_optimizer = value.is_object() && value.contains("param_groups");
+  return (is_optimizer || trainer::is_further_model(key) || trainer::is_further_optimizer(key)) &&
+         !torch::tensors_in(value).empty();
+}
+
 Json client_state(const Catalog& catalog, const SinkModel& model, std::vector<std::string>& notes,
                   std::map<std::string, torch::InlineTensor>& tensors) {
   Json client = Json::object();
   each_named_value(catalog.client_state, notes, [&](const std::string& key, const Json& value) {
-    if (!is_taken(key)) {
+    if (is_other_part(key, value)) {
+      notes.push_back(fmt::format(
+          "client_state.{}: another model or optimizer, for whose {} tensors DeepSpeed's files "
+          "have no place",
+          key, torch::tensors_in(value).size()));
+    } else if (!is_taken(key)) {
       client[key] = key == kCutPatterns ? with_tuples_as_sizes(value) : value;
     } else {
       notes.push_back(fmt::format("client_state.{}: DeepSpeed uses this key itself", key));
     }
   });
-  const Json own = unishard_section(catalog, model);
+  const Json own = unishard_section(catalog, model, notes);
   if (!own.empty()) client["unishard"] = own;
   tensors = torch::take_inline_tensors(client);
   return torch::without_unwritable(client, "client_state", notes,

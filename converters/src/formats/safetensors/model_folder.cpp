@@ -85,8 +85,7 @@ ModelFolder read_index(Storage& storage, const Path& folder, const std::string& 
     model.weight_map.emplace(tensor, file);
   }
   model.files.assign(files.begin(), files.end());
-  if (const std::string missing = missing_shard(model.files); !missing.empty())
-    fail(fmt::format("weight_map names no tensor of some files: {}", missing));
+  require_whole_index(storage, path, model.files);
   for (const std::string& file : model.files) {
     if (storage.kind(folder / file) != EntryKind::File) {
       fail(fmt::format("the file {} that it names is not there", unishard::quote(file)));

@@ -117,16 +117,26 @@ class SafetensorsSource final : public Source {
                        known.bytes());
   }
 
+  /// Says which file has a tensor, where one has.
+  template <class Found>
+  std::string place_of(const Found& found) const {
+    if (found == by_name_.end()) return {};
+    const Path& path = files_[places_[found->second].file]->path();
+    return fmt::format(": {} has it", unishard::quote(path.filename().string()));
+  }
+
   /// Checks that the index and the files agree.
   void check_index(Storage& storage, const Path& folder, const ModelFolder& model) const {
     const auto fail = [&](const std::string& problem) {
-      raise(ErrorCode::Corrupt, fmt::format("{}: {}", (folder / *model.index).string(), problem));
+      raise(ErrorCode::Corrupt, fmt::format("{}: {}", (folder / *model.index).string(), problem),
+            std::string(kOtherIndexHint));
     };
     for (const auto& [tensor, file] : model.weight_map) {
       const auto found = by_name_.find(tensor);
       if (found == by_name_.end() ||
           files_[places_[found->second].file]->path().filename() != file) {
-        fail(fmt::format("tensor {} is not in {}", unishard::quote(tensor), unishard::quote(file)));
+        fail(fmt::format("tensor {} is not in {}, where the index lists it{}",
+                         unishard::quote(tensor), unishard::quote(file), place_of(found)));
       }
     }
     for (const TensorInfo& tensor : catalog_.tensors) {

@@ -46,6 +46,20 @@ constexpr std::string_view kSingle = "pytorch_model.bin";
 constexpr std::string_view kIndex = "pytorch_model.bin.index.json";
 constexpr std::string_view kAdapter = "adapter_model.bin";  // of PEFT
 
+/// Throws: Corrupt, naming a tensor that the index lists in the file and the file does not have.
+void require_tensors(const std::set<std::string>& wanted, const torch::ObjectTree& tree,
+                     const Path& path) {
+  std::set<std::string> missing = wanted;
+  for (const torch::NamedTensor& tensor : tree.tensors) missing.erase(tensor.name);
+  if (missing.empty()) return;
+  raise(ErrorCode::Corrupt,
+        fmt::format("{}: the index, {}, lists the tensor {} in this file, which does not have it "
+                    "({} of {} are missing)",
+                    path.string(), kIndex, unishard::quote(*missing.begin()), missing.size(),
+                    wanted.size()),
+        std::string(kOtherIndexHint));
+}
+
 class Collector {
  public:
   void add_file(Storage& storage, const Path& path, const std::set<std::string>* wanted) {
@@ -60,15 +74,14 @@ class Collector {
     find_unread_data(tree.content, is_model);
     for (const torch::NamedTensor& tensor : tree.tensors) {
       if (wanted != nullptr && !wanted->contains(tensor.name)) {
-        raise(ErrorCode::Corrupt, fmt::format("{}: tensor {} is not in the index", path.string(),
-                                              unishard::quote(tensor.name)));
+        raise(ErrorCode::Corrupt,
+              fmt::format("{}: tensor {} is in this file, where the index, {}, does not list it",
+                          path.string(), unishard::quote(tensor.name), kIndex),
+              std::string(kOtherIndexHint));
       }
       add_tensor(file, path, tensor);
     }
-    if (wanted != nullptr && tree.tensors.size() != wanted->size()) {
-      raise(ErrorCode::Corrupt, fmt::format("{}: {} tensors, the index lists {}", path.string(),
-                                            tree.tensors.size(), wanted->size()));
-    }
+    if (wanted != nullptr) require_tensors(*wanted, tree, path);
     const bool is_flat = is_state_dict(tree.content);
     if (is_flat && wanted == nullptr && has_parameters(tree.content)) record_file(tree);
     if (is_flat && wanted == nullptr) keep_layout(tree);
@@ -376,34 +389,55 @@ bool is_torch(Storage& storage, const Path& path) {
          storage.kind(path / kAdapter) == EntryKind::File;
 }
 
+namespace {
+
+std::unique_ptr<Source> finish(Collector collector, const Path& path,
+                               std::optional<std::string> part_of) {
+  collector.find_shared_parts();
+  collector.restore_training_state(path.string());
+  if (collector.holds_rank_parts) part_of = "the file of one of several ranks";
+  auto source = make_pieced_source(std::move(collector.parts), path.string());
+  source->add_remarks(std::move(collector.changes));
+  if (part_of) source->set_part_of(std::move(*part_of));
+  return source;
+}
+
+}  // namespace
+
+std::unique_ptr<Source> open_torch_file(Storage& storage, const Path& path, const TorchFile& file,
+                                        const OpenOptions& options) {
+  Collector collector;
+  collector.parts.format = "torch";
+  std::optional<std::string> part_of = describe_part(file.root());
+  const std::optional<RunPart> of_run = describe_run_part(storage, path, file.root());
+  if (of_run) part_of = of_run->words;
+  collector.holds_weights = !of_run || of_run->holds_weights;
+  if (collector.holds_weights && torch::is_training_object(file.root())) {
+    dcp::StateDict state = torch::read_training_file(storage, file);
+    state.assumes_model_order = options.assume_model_order;
+    auto source = dcp::make_state_dict_source("torch", std::move(state), path.string());
+    if (part_of) source->set_part_of(std::move(*part_of));
+    return source;
+  }
+  if (collector.holds_weights && torch::has_unread_optimizer(file.root())) {
+    collector.parts.notes.emplace_back(
+        "the file has the state of an optimizer, and its object is no dict with names as keys: "
+        "the optimizer's tensors are kept as values");
+  }
+  collector.add_file(file, path, nullptr);
+  return finish(std::move(collector), path, std::move(part_of));
+}
+
 std::unique_ptr<Source> open_torch(Storage& storage, const Path& path, const OpenOptions& options) {
   if (path.extension() == ".distcp")
     raise(ErrorCode::Unsupported,
           fmt::format("{} is one of the files of a PyTorch distributed checkpoint", path.string()),
           fmt::format("name its folder, {}", path.parent_path().string()));
+  if (storage.kind(path) == EntryKind::File)
+    return open_torch_file(storage, path, TorchFile(torch::whole_file(storage, path)), options);
   Collector collector;
   collector.parts.format = "torch";
-  std::optional<std::string> part_of;
-  if (storage.kind(path) == EntryKind::File) {
-    const TorchFile file(torch::whole_file(storage, path));
-    part_of = describe_part(file.root());
-    const std::optional<RunPart> of_run = describe_run_part(storage, path, file.root());
-    if (of_run) part_of = of_run->words;
-    collector.holds_weights = !of_run || of_run->holds_weights;
-    if (collector.holds_weights && torch::is_training_object(file.root())) {
-      dcp::StateDict state = torch::read_training_file(storage, file);
-      state.assumes_model_order = options.assume_model_order;
-      auto source = dcp::make_state_dict_source("torch", std::move(state), path.string());
-      if (part_of) source->set_part_of(std::move(*part_of));
-      return source;
-    }
-    if (collector.holds_weights && torch::has_unread_optimizer(file.root())) {
-      collector.parts.notes.emplace_back(
-          "the file has the state of an optimizer, and its object is no dict with names as keys: "
-          "the optimizer's tensors are kept as values");
-    }
-    collector.add_file(file, path, nullptr);
-  } else if (storage.kind(path / kSingle) == EntryKind::File) {
+  if (storage.kind(path / kSingle) == EntryKind::File) {
     collector.add_file(storage, path / kSingle, nullptr);
   } else if (storage.kind(path / kIndex) == EntryKind::File) {
     for (const auto& [file, names] : torch::read_weight_index(storage, path / kIndex))
@@ -421,13 +455,7 @@ std::unique_ptr<Source> open_torch(Storage& storage, const Path& path, const Ope
     for (Loss& loss : unread_models(storage, path, collector.files))
       collector.parts.losses.push_back(std::move(loss));
   }
-  collector.find_shared_parts();
-  collector.restore_training_state(path.string());
-  if (collector.holds_rank_parts) part_of = "the file of one of several ranks";
-  auto source = make_pieced_source(std::move(collector.parts), path.string());
-  source->add_remarks(std::move(collector.changes));
-  if (part_of) source->set_part_of(std::move(*part_of));
-  return source;
+  return finish(std::move(collector), path, std::nullopt);
 }
 
 }  // namespace unishard::converters

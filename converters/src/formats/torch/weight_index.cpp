@@ -44,9 +44,14 @@ std::map<std::string, std::set<std::string>> read_weight_index(Storage& storage,
   }
   std::vector<std::string> files;
   for (const auto& [file, names] : shards) files.push_back(file);
-  const std::string missing = files.empty() ? "it names no file" : missing_shard(files);
-  if (!missing.empty())
-    raise(ErrorCode::Corrupt, fmt::format("{}: weight_map: {}", path.string(), missing));
+  if (files.empty())
+    raise(ErrorCode::Corrupt, fmt::format("{}: weight_map: it names no file", path.string()));
+  require_whole_index(storage, path, files);
+  for (const std::string& file : files) {
+    if (storage.kind(path.parent_path() / file) == EntryKind::Missing)
+      raise(ErrorCode::Corrupt, fmt::format("{}: the file {} that it names is not there",
+                                            path.string(), unishard::quote(file)));
+  }
   return shards;
 }
 

@@ -32,6 +32,19 @@ bool has_adapter(Storage& storage, const Path& folder) {
   });
 }
 
+/// Says of other adapters that they may be the trained ones.
+std::string words_on_alike(const std::vector<std::string>& others) {
+  if (others.size() == 1)
+    return fmt::format(
+        "the adapter {} too, which has the same shapes and may be the one that was trained; "
+        "--assume-model-order says that it is not",
+        others.front());
+  return fmt::format(
+      "the adapters {} too, which have the same shapes, and one of them may be the one that was "
+      "trained; --assume-model-order says that none is",
+      fmt::join(others, ", "));
+}
+
 /// Says why it is not known whether the adapter of `folder` was trained, where not it alone fits
 /// the optimizer. `names` are the other adapters.
 std::string doubt_about(const Path& folder, const std::optional<std::vector<Path>>& fitting,
@@ -53,10 +66,7 @@ std::string doubt_about(const Path& folder, const std::optional<std::vector<Path
   if (others.size() == fitting->size())
     return fmt::format("they have the shapes of the adapters {}, and not of this one",
                        fmt::join(others, ", "));
-  return fmt::format(
-      "the folder has the adapter {} too, which has the same shapes and may be the "
-      "one that was trained; --assume-model-order says that it is not",
-      fmt::join(others, ", "));
+  return fmt::format("the folder has {}", words_on_alike(others));
 }
 
 /// Says why none of several adapters is known as the one that the optimizer has trained.
@@ -140,17 +150,13 @@ ModelPlace find_model(Storage& storage, const Path& folder) {
   const std::optional<std::vector<Path>> fitting =
       fitting_adapters(storage, is_trainers ? of_trainer : of_accelerate, places);
   if (fitting && fitting->size() == 1) return {fitting->front()};
-  if (is_at_top) return {folder, doubt_about(folder, fitting, names)};
+  if (is_at_top) return {folder, doubt_about(folder, fitting, names), names};
   raise(ErrorCode::Unsupported,
         fmt::format("{} holds the adapters {}, and nothing tells which of them was trained: {}",
                     folder.string(), fmt::join(names, ", "), words_about(fitting)),
         fmt::format("name the folder of one for its weights, such as {}, or move the folders of "
                     "the others away",
                     places.front().string()));
-}
-
-Path model_folder(Storage& storage, const Path& folder) {
-  return find_model(storage, folder).folder;
 }
 
 std::optional<Program> find_program(Storage& storage, const Path& folder) {

@@ -35,13 +35,12 @@ struct ModelPlace {
   Path folder;
   /// Why it is not known whether the optimizer has trained the adapter there; empty where it is.
   std::string doubt = {};
+  std::vector<std::string> others = {};  ///< the other adapters, where there is a doubt
 };
 /// Returns `folder`, or the folder in it with the only adapter. Of several it is the one whose
 /// shapes the optimizer's states have, else that of `folder`, with a doubt.
 /// Throws: Unsupported, naming them, where nothing decides and `folder` has none.
 ModelPlace find_model(Storage& storage, const Path& folder);
-/// Returns the folder that find_model() finds.
-Path model_folder(Storage& storage, const Path& folder);
 /// Returns the names of the folders in `folder` that hold an adapter, or have lost it: they have
 /// its configuration.
 std::vector<std::string> adapter_folders(Storage& storage, const Path& folder);

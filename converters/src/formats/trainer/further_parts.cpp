@@ -85,17 +85,12 @@ Losses missing_further_files(Storage& storage, const Path& folder) {
   // What was read tells of the first model and optimizer, and their numbers begin at 1.
   const auto lose_gap = [&](const std::set<std::uint64_t>& numbers, Role role,
                             std::string_view start, std::string_view end) {
-    std::uint64_t next = 1;
-    for (const std::uint64_t number : numbers) {
-      if (number > next) {
-        losses.push_back({.role = role,
-                          .name = fmt::format("{}{}{}", start, next, end),
-                          .why = fmt::format("missing, and {}{} is there", start, number),
-                          .is_broken = true});
-        return;
-      }
-      next = number + 1;
-    }
+    const auto gap = dcp::find_gap(numbers, 1);
+    if (!gap) return;
+    losses.push_back({.role = role,
+                      .name = fmt::format("{}{}{}", start, gap->missing, end),
+                      .why = fmt::format("missing, and {}{} is there", start, gap->there),
+                      .is_broken = true});
   };
   lose_gap(found[0], Role::OtherModel, kModelKey, ".safetensors");
   lose_gap(found[1], Role::Optimizer, kOptimizerKey, ".bin");

@@ -3,6 +3,8 @@
 #include "unishard/format/error.hpp"
 #include "unishard/format/text.hpp"
 
+#include "reading/completeness.hpp"
+
 #include <fmt/format.h>
 
 #include <utility>
@@ -17,8 +19,10 @@ Losses ListedTensors::missing() const {
   for (const auto& [tensor, file] : listed_) {
     if (held_.contains(tensor)) continue;
     if (!others_.contains(tensor))
-      raise(ErrorCode::Corrupt, fmt::format("{}: tensor {} is not in {}", index_.string(),
-                                            unishard::quote(tensor), file));
+      raise(ErrorCode::Corrupt,
+            fmt::format("{}: tensor {} is not in {}, where the index lists it, nor in another file",
+                        index_.string(), unishard::quote(tensor), file),
+            std::string(kOtherIndexHint));
     losses.push_back({.role = Role::Weight,
                       .name = tensor,
                       .why = fmt::format("{} lists it, and what {} has of this name is no tensor",

@@ -2,10 +2,12 @@
 
 #include "unishard/converters/adapter_names.hpp"
 #include "unishard/format/error.hpp"
+#include "unishard/format/text.hpp"
 
 #include "containers/equal_elements.hpp"
 #include "containers/object_tree.hpp"
 #include "core/embedded_catalog.hpp"
+#include "core/file_records.hpp"
 #include "core/later_changes.hpp"
 #include "core/model_tensors.hpp"
 #include "core/wrapped_names.hpp"
@@ -28,7 +30,9 @@
 #include "formats/trainer/renamed_names.hpp"
 #include "formats/trainer/trainer_state.hpp"
 #include "reading/completeness.hpp"
+#include "reading/folder_names.hpp"
 #include "reading/model_type.hpp"
+#include "reading/state_doubts.hpp"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -263,6 +267,27 @@ std::string embedded_text(const Json& optimizer) {
   return optimizer[key].get<std::string>();
 }
 
+/// Returns the producer of an embedded catalog; null where it has none.
+Json producer_in(const std::string& text) {
+  const Json saved = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+  return saved.is_object() ? saved.value("producer", Json()) : Json();
+}
+
+/// Returns what was not known of the folder that this one was made of: which of several adapters
+/// its optimizer has trained. Empty where nothing was.
+/// `producer` is that of the embedded catalog.
+std::string doubt_of_original(const Json& producer) {
+  std::vector<std::string> names;
+  for (const Json& name : file_record(producer, kOtherAdapters)) {
+    if (name.is_string()) names.push_back(quote(name.get<std::string>()));
+  }
+  if (names.empty()) return {};
+  return fmt::format(
+      "the folder that it was made of had the adapter{} {} too, and nothing told that this one was "
+      "trained; --assume-model-order says that it was",
+      names.size() == 1 ? "" : "s", first_names(names));
+}
+
 /// Restores what the files' names and groups do not express. Returns false, with a note, where
 /// another program has changed the model or the optimizer: then the text does not count.
 bool restore(const std::string& text, const dcp::StateDict& state, dcp::Arrangement& arranged) {
@@ -389,7 +414,7 @@ class Reader {
   }
 
   std::unique_ptr<Source> open() {
-    const ModelPlace place = find_model(storage_, folder_);
+    ModelPlace place = find_model(storage_, folder_);
     const Path& weights = place.folder;
     const bool is_torch =
         has_torch_model(storage_, weights) && !safetensors::is_model_folder(storage_, weights);
@@ -409,6 +434,8 @@ class Reader {
     read_.emplace_back(names_.optimizer);
     if (states) read_optimizer(*states, is_torch);
     read_schedule();
+    // UniShard's own sink has written the step.
+    if (text_.empty()) dcp::add_likely_steps(storage_, folder_, builder_);
     if (names_.format == file_names(Program::Accelerate).format) read_further_parts();
     note_unread();
     builder_.out.may_train_others = read.adapter_naming || has_other_modules();
@@ -416,11 +443,15 @@ class Reader {
     builder_.out.step = progress;
     builder_.out.producer = {{"library", names_.library}};
     const OrderSource order{is_torch, type, builder_.out.assumes_model_order};
+    if (place.doubt.empty()) place.doubt = doubt_of_original(producer_);
     // UniShard's own sink lists the names that it knows, as the catalog has them.
     const bool is_ours = !text_.empty();
     builder_.out.module_part =
-        is_ours ? module_part_of(text_, names_.library) : module_part_of_program();
+        is_ours ? module_part_of(producer_, names_.library) : module_part_of_program();
     const bool is_undecided = !place.doubt.empty() && !order.is_assumed;
+    // A copy of the object alone would not tell of the other adapters.
+    if (is_undecided) builder_.out.layout = {};
+    Json others = is_undecided ? Json(place.others) : Json();
     builder_.out.number_names = {
         .fit =
             [order, has_names = is_ours || is_undecided, is_known = has_known_order()](
@@ -442,25 +473,34 @@ class Reader {
     const bool is_trainer = names_.format == file_names(Program::Trainer).format;
     const bool may_be_renamed = is_trainer && config && !is_torch && !read.adapter_naming;
     builder_.out.complete =
-        [progress, missing = missing_, text = text_, naming = read.adapter_naming,
-         splits_experts = read.splits_experts, config = may_be_renamed ? *config : std::string(),
-         library = names_.library](const dcp::StateDict& state, dcp::Arrangement& arranged) {
+        [progress, number = checkpoint_number(folder_.filename().string()),
+         is_alone = has_one_process(storage_, folder_), missing = missing_, text = text_,
+         naming = read.adapter_naming, splits_experts = read.splits_experts,
+         config = may_be_renamed ? *config : std::string(), library = names_.library,
+         others = std::move(others)](const dcp::StateDict& state, dcp::Arrangement& arranged) {
           const bool has_own_names = !text.empty() && restore(text, state, arranged);
           if (naming && !has_own_names) record_adapter(arranged.catalog.producer, *naming);
           record_compiled(state, library, arranged);
+          if (!others.empty()) arranged.catalog.producer[std::string(kOtherAdapters)] = others;
           if (!missing.empty()) arranged.remark_on_states(missing);
           if (splits_experts) arranged.remark_on_states(std::string(kSplitExperts));
           if (const auto name = find_renamed(config, model_names(arranged.catalog)))
             arranged.remark_on_states(renamed_remark(*name));
-          if (progress) arranged.catalog.data_position["global_steps"] = *progress;
+          if (progress) {
+            arranged.catalog.data_position["global_steps"] = *progress;
+            std::ranges::move(doubts_about_steps(arranged.catalog, *progress, number, is_alone),
+                              std::back_inserter(arranged.remarks));
+          }
           if (!state.values.empty())
             arranged.remarks.push_back(
                 fmt::format("{}: kept as values, which only accelerate gets back as files: the "
                             "checkpoint's model and optimizer are the first ones of the folder",
                             fmt::join(state.values, ", ")));
         };
-    return dcp::make_state_dict_source(std::string(names_.format),
-                                       builder_.finish(folder_.string()), folder_.string());
+    auto source = dcp::make_state_dict_source(std::string(names_.format),
+                                              builder_.finish(folder_.string()), folder_.string());
+    if (weights != folder_) source->set_model_folder(weights);
+    return source;
   }
 
  private:
@@ -493,6 +533,13 @@ class Reader {
       if (entry.key == kOptimizer) *object = entry.value;
     }
     text_ = embedded_text(*object);
+    producer_ = producer_in(text_);
+    if (builder_.out.assumes_model_order && !doubt_of_original(producer_).empty()) {
+      // The user knows what was not known when the catalog was written.
+      text_.clear();
+      producer_ = nullptr;
+      object->erase(std::string(kCatalogKey));
+    }
     if (!text_.empty()) return;
     builder_.out.layout = [object, is_ordered, assumes = builder_.out.assumes_model_order](
                               const dcp::StateDict& state, const dcp::Arrangement& arranged) {
@@ -546,6 +593,11 @@ class Reader {
     }
     for (Loss& loss : dcp::missing_schedules(storage_, folder_, scheduled))
       builder_.out.losses.push_back(std::move(loss));
+    // UniShard's own sink writes none where the run had none.
+    const bool is_doubted = !scheduled.empty() && text_.empty() && !is_of_trainer() &&
+                            builder_.out.scheduler.is_null() &&
+                            !dcp::has_schedule_files(storage_, folder_);
+    if (is_doubted) missing_ = dcp::doubt_about_schedule(scheduled);
   }
 
   void read_further_optimizer(const std::string& key, const std::string& name) {
@@ -586,7 +638,10 @@ class Reader {
       if (storage_.kind(folder_ / name) == EntryKind::File)
         return dcp::read_schedule_file(storage_, builder_, folder_ / name);
     }
-    if (is_of_trainer() && storage_.kind(folder_ / names_.optimizer) == EntryKind::File)
+    if (storage_.kind(folder_ / names_.optimizer) != EntryKind::File) return;
+    const bool is_trainers = names_.format == file_names(Program::Trainer).format;
+    // UniShard's own sink writes none for accelerate where the run had none.
+    if (is_trainers || (is_of_trainer() && text_.empty()))
       missing_ = dcp::missing_schedule(of_trainer, names_.optimizer);
   }
 
@@ -601,8 +656,9 @@ class Reader {
   const FileNames names_;
   StateDictBuilder builder_;
   std::vector<std::string> read_;  // names of files
-  std::string text_;
-  std::string missing_;  ///< a remark on a schedule that is not there
+  std::string text_;               ///< the embedded catalog
+  Json producer_;                  ///< of that
+  std::string missing_;            ///< a remark on a schedule that is not there
 };
 
 }  // namespace

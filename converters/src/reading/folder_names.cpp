@@ -1,4 +1,4 @@
-#include "formats/folder_names.hpp"
+#include "reading/folder_names.hpp"
 
 #include <algorithm>
 #include <array>
