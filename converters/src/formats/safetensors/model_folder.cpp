@@ -88,9 +88,10 @@ ModelFolder read_index(Storage& storage, const Path& folder, const std::string& 
   if (const std::string missing = missing_shard(model.files); !missing.empty())
     fail(fmt::format("weight_map names no tensor of some files: {}", missing));
   for (const std::string& file : model.files) {
-    if (storage.kind(folder / file) != EntryKind::File) {
-      fail(fmt::format("the file {} that it names is not there", unishard::quote(file)));
-    }
+    const EntryKind kind = storage.kind(folder / file);
+    if (kind == EntryKind::File) continue;
+    fail(fmt::format("the file {} that it names is {}", unishard::quote(file),
+                     kind == EntryKind::Missing ? "not there" : "no regular file"));
   }
   return model;
 }
