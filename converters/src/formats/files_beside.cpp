@@ -1,9 +1,9 @@
 #include "formats/files_beside.hpp"
 
+#include "unishard/converters/damaged_files.hpp"
 #include "unishard/format/error.hpp"
 #include "unishard/format/staging_names.hpp"
 
-#include "formats/damaged_files.hpp"
 #include "formats/deepspeed/layout.hpp"
 #include "formats/folder_names.hpp"
 #include "formats/trainer/folder.hpp"
@@ -84,11 +84,11 @@ bool has_model_files(std::string_view format) {
          format == "torch" || format.empty();
 }
 
-Losses files_beside(Storage& storage, const Path& folder, std::string_view format) {
-  if (format == "native") return {};
+Losses files_beside(Storage& storage, const Path& folder, std::string_view format,
+                    const Losses& named) {
   Losses losses = broken_files(storage, folder, has_model_files(format));
   const auto add = [&](Losses more) { std::ranges::move(more, std::back_inserter(losses)); };
-  add(damaged_files(storage, folder, format));
+  add(damaged_files(storage, folder, format, named));
   if (format.starts_with("deepspeed")) add(beside_deepspeed(storage, folder));
   if (format != "dcp") add(other_dcp_saves(storage, folder));
   if (has_model_files(format)) {

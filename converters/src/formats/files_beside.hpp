@@ -8,8 +8,9 @@
 namespace unishard::converters {
 
 /// Returns what a folder that is read as `format` holds beside the checkpoint, and what the
-/// format's reader does not name.
-Losses files_beside(Storage& storage, const Path& folder, std::string_view format);
+/// format's reader does not name. `named` is what it does; of those, the damaged ones are returned.
+Losses files_beside(Storage& storage, const Path& folder, std::string_view format,
+                    const Losses& named);
 
 /// Returns whether a folder that is read as `format` has its model in files of usual names.
 bool has_model_files(std::string_view format);

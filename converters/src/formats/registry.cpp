@@ -2,6 +2,7 @@
 // for a path of another format.
 #include "unishard/converters/registry.hpp"
 
+#include "unishard/converters/damaged_files.hpp"
 #include "unishard/converters/like_source.hpp"
 #include "unishard/format/checkpoint_folder.hpp"
 #include "unishard/format/error.hpp"
@@ -592,7 +593,9 @@ std::unique_ptr<Source> open_as(Storage& storage, const Path& path, const Row& r
   if (row.entry.name != "native" && !row.entry.name.starts_with("deepspeed"))
     require_values(source->catalog(), path);
   if (storage.kind(path) == EntryKind::Directory)
-    source->add_losses(files_beside(storage, path, row.entry.name));
+    source->add_losses(row.entry.name == "native"
+                           ? damaged_beside_tag(storage, source->path(), source->catalog())
+                           : files_beside(storage, path, row.entry.name, source->losses()));
   if (!source->part_of() && storage.kind(path) == EntryKind::File) {
     if (auto part = describe_part(storage, path)) {
       source->set_part_of(std::move(*part));

@@ -70,10 +70,12 @@ Losses broken_files(Storage& storage, const Path& folder, bool is_model_folder) 
 }
 
 Loss damaged(Role role, std::string name, const Error& error) {
+  const bool is_unreadable = error.code() == ErrorCode::Io;
   return {.role = role,
           .name = std::move(name),
-          .why = fmt::format("damaged ({})", error.what()),
-          .is_broken = true};
+          .why = fmt::format("{} ({})", is_unreadable ? "cannot be read" : "damaged", error.what()),
+          .is_broken = true,
+          .is_unreadable = is_unreadable};
 }
 
 }  // namespace unishard::converters

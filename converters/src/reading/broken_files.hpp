@@ -24,7 +24,7 @@ std::optional<std::string> broken_model(Storage& storage, const Path& folder);
 /// a model's folder is one of the optimizer.
 Losses broken_files(Storage& storage, const Path& folder, bool is_model_folder);
 
-/// Returns the loss of a thing that `error` says to be damaged.
+/// Returns the loss of a thing that `error` says to be damaged, or that the system cannot read.
 Loss damaged(Role role, std::string name, const Error& error);
 
 }  // namespace unishard::converters

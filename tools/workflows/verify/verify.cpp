@@ -340,6 +340,12 @@ VerifyReport verify_one(Storage& storage, const Path& path, const VerifyOptions&
 
 }  // namespace
 
+bool VerifyReport::is_only_unread() const {
+  return !findings.empty() && std::ranges::all_of(findings, [](const Finding& finding) {
+    return finding.code == kNotRead;
+  });
+}
+
 VerifyReport verify(Storage& storage, const Path& path, const VerifyOptions& options) {
   Team alone;
   return verify(storage, path, options, alone);
