@@ -17,7 +17,7 @@ struct SwappedState {
   std::string file, name;
   std::size_t group = 0;
   std::uint32_t rank = 0;
-  torch::TensorView view, whole_file;  ///< the file may go on with padding
+  torch::TensorView view, whole_file;  ///< padding may follow in the file
   std::vector<ElementRange>
       parameters;  ///< their parts in it, ascending, none empty; the rest pads
 };
