@@ -153,6 +153,7 @@ TEST(TorchFixtures, WhatTorchsReaderOfArchivesRefusesIsRefused) {
   EXPECT_FALSE(opens(entry + 8, 1 << 6)) << "strongly encrypted";
   EXPECT_FALSE(opens(entry + 9, 1 << 5)) << "masked";
   EXPECT_FALSE(opens(entry + 34, 2)) << "on another disk";
+  EXPECT_FALSE(opens(entry + 38, 0x10)) << "a folder";
   ASSERT_NE(end64, whole.npos);
   for (const std::size_t at : {4u, 16u, 20u, 24u}) EXPECT_FALSE(opens(end64 + at, 32)) << at;
   ASSERT_NE(locator, whole.npos);

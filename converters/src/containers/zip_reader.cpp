@@ -23,6 +23,7 @@ constexpr std::uint32_t kLocalHeader = 0x04034b50, kDirectoryEntry = 0x02014b50,
 constexpr std::uint64_t kLocalHeaderBytes = 30, kDirectoryEntryBytes = 46, kEndBytes = 22,
                         kEnd64Bytes = 56, kLocatorBytes = 20;
 constexpr std::uint16_t kStored = 0, kDeflate = 8;
+constexpr std::uint32_t kFolderAttribute = 0x10;
 /// Encrypted (in three ways), and compressed as a patch.
 constexpr unsigned kUnreadFlags = 1u << 0 | 1u << 5 | 1u << 6 | 1u << 13;
 
@@ -246,6 +247,9 @@ void ZipReader::read_directory(std::uint64_t offset, std::uint64_t size, std::ui
                         unishard::quote(entry.name), method));
     }
     if (field<std::uint16_t>(rest, 34) > 1) damaged(window_, at, "an entry on another disk");
+    // torch takes such an entry for empty, and returns what is in memory.
+    if ((field<std::uint32_t>(rest, 38) & kFolderAttribute) != 0 && !entry.name.ends_with('/'))
+      damaged(window_, at, fmt::format("entry {} is a folder", unishard::quote(entry.name)));
     apply_zip64(window_, at, rest.substr(kDirectoryEntryBytes + name_bytes, extra_bytes), entry);
     if (!entry.deflated && entry.bytes != entry.stored_bytes)
       damaged(window_, at, "a stored entry with two sizes");

@@ -105,8 +105,7 @@ class Doubts {
   std::vector<std::string> lines() {
     for (const auto& [place, group] : groups_) judge(place.first, group);
     std::vector<std::string> lines;
-    add_line(zero_, "hold only zeros, which the other states of their parameters contradict",
-             lines);
+    add_line(zero_, "hold only zeros, unlike the states of parameters that were trained", lines);
     add_line(cut_, "end with zeros, which begin inside of a parameter", lines);
     return lines;
   }
