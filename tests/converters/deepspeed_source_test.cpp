@@ -1545,6 +1545,61 @@ TEST(DeepSpeedContradictions, CopiesOfMastersThatWereSwappedOutAreRefused) {
   }
 }
 
+TEST(DeepSpeedContradictions, StatesOnNvmeThatLostTheirContentAreSaid) {
+  SKIP_WITHOUT_FIXTURES();
+  using Files = std::vector<std::string>;
+  const std::string kZeros = "hold only zeros", kEnd = "end with zeros";
+  struct Case {
+    Files zeroed;
+    std::size_t from = 0;  ///< the first byte that is zero
+    std::string said = {};
+    Files named = {};
+  };
+  const Files moments = {"rank00/exp_avg-5_14", "rank00/exp_avg_sq-5_14"};
+  const Files both = {"rank00/exp_avg-5_14", "rank00/exp_avg_sq-5_14", "rank01/exp_avg-5_14",
+                      "rank01/exp_avg_sq-5_14"};
+  Files all;
+  const Copy whole("stage3_nvme_swapped");
+  const auto folder_of = [](const Copy& copy) { return copy.tag() / "offloaded_tensors"; };
+  const std::string suffix = ".tensor.swp";
+  for (const auto& entry : fs::recursive_directory_iterator(folder_of(whole))) {
+    std::string name = fs::relative(entry.path(), folder_of(whole)).string();
+    if (name.ends_with(suffix)) all.push_back(name.substr(0, name.size() - suffix.size()));
+  }
+  const std::vector<Case> cases = {
+      {{}},
+      {{"rank01/0_4"}, 0, kZeros, {"rank01/0_4"}},
+      {{"rank00/exp_avg-15_24"}, 0, kZeros, {"rank00/exp_avg-15_24"}},
+      {{"rank01/exp_avg_sq-5_14"}, 0, kZeros, {"rank01/exp_avg_sq-5_14"}},
+      {moments, 0, kZeros, moments},
+      {both, 0},  // parameters without gradients
+      {all, 0, "18 files of states on NVMe " + kZeros},
+      {{"rank00/15_24"}, 404, kEnd, {"rank00/15_24"}},
+      {{"rank00/exp_avg-15_24"}, 404, kEnd, {"rank00/exp_avg-15_24"}},
+      {{"rank00/exp_avg-15_24", "rank00/exp_avg_sq-15_24"}, 404},  // dead ends of parameters
+  };
+  for (const Case& c : cases) {
+    const Copy copy("stage3_nvme_swapped");
+    for (const std::string& name : c.zeroed) {
+      const Path file = folder_of(copy) / (name + suffix);
+      std::string bytes = read_file(file);
+      std::fill(bytes.begin() + static_cast<std::ptrdiff_t>(c.from), bytes.end(), '\0');
+      write_file(file, bytes);
+    }
+    const auto source = open_source(posix_storage(), copy.path());
+    std::vector<std::string> doubts = source->remarks();
+    std::erase_if(doubts, [](const std::string& line) {
+      return line.find("files of states on NVMe") == std::string::npos;
+    });
+    SCOPED_TRACE(c.zeroed.empty() ? "whole" : c.zeroed.front());
+    ASSERT_EQ(doubts.size(), c.said.empty() ? 0u : 1u) << testing::PrintToString(doubts);
+    if (c.said.empty()) continue;
+    EXPECT_THAT(doubts.front(), testing::HasSubstr(c.said));
+    for (const std::string& name : c.named)
+      EXPECT_THAT(doubts.front(), testing::HasSubstr(name + suffix));
+  }
+}
+
 TEST(DeepSpeedContradictions, ValuesThatRanksShouldShareAreCompared) {
   deepspeed::RankContent first, other;
   first.model_name = "one.pt";

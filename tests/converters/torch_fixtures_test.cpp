@@ -128,6 +128,70 @@ TEST(TorchFixtures, ASecondObjectInALegacyFileIsNoted) {
   EXPECT_THAT(open_source(posix_storage(), file)->notes(), behind);
 }
 
+/// The places in torch's archives that miniz minds and that say nothing here.
+TEST(TorchFixtures, WhatTorchsReaderOfArchivesRefusesIsRefused) {
+  SKIP_WITHOUT_FIXTURES();
+  const test::TempDir folder;
+  const Path file = folder.path() / "train.pt";
+  const std::string whole =
+      test::read_file(fixtures() / "torch/old_2.6.0_zip_train/checkpoint/train.pt");
+  const auto opens = [&](std::size_t at, char bits) {
+    std::string bytes = whole;
+    bytes.at(at) = static_cast<char>(bytes.at(at) ^ bits);
+    test::write_file(file, bytes);
+    try {
+      return open_source(posix_storage(), file) != nullptr;
+    } catch (const Error&) {
+      return false;
+    }
+  };
+  EXPECT_TRUE(opens(whole.size() - 1, 0));
+  const std::size_t entry = whole.rfind("PK\x01\x02"), end64 = whole.rfind("PK\x06\x06"),
+                    locator = whole.rfind("PK\x06\x07");
+  ASSERT_NE(entry, whole.npos);
+  EXPECT_FALSE(opens(entry + 8, 1 << 5)) << "a patch";
+  EXPECT_FALSE(opens(entry + 8, 1 << 6)) << "strongly encrypted";
+  EXPECT_FALSE(opens(entry + 9, 1 << 5)) << "masked";
+  EXPECT_FALSE(opens(entry + 34, 2)) << "on another disk";
+  EXPECT_FALSE(opens(entry + 38, 0x10)) << "a folder";
+  ASSERT_NE(end64, whole.npos);
+  for (const std::size_t at : {4u, 16u, 20u, 24u}) EXPECT_FALSE(opens(end64 + at, 32)) << at;
+  ASSERT_NE(locator, whole.npos);
+  EXPECT_FALSE(opens(locator + 16, 1)) << "no disk at all";
+  const std::size_t name = whole.find("/version");
+  ASSERT_NE(name, whole.npos);
+  const std::size_t header = whole.rfind("PK\x03\x04", name);
+  for (const std::size_t at : {0u, 26u, 28u}) EXPECT_FALSE(opens(header + at, 4)) << at;
+  const std::size_t serial = whole.find(".data/serialization_id");
+  ASSERT_NE(serial, whole.npos);
+  EXPECT_FALSE(opens(whole.rfind("PK\x03\x04", serial), 4)) << "read by torch only";
+}
+
+/// A file of torch before 1.6 has no checksums, and a list of the model's modules.
+TEST(TorchFixtures, ANameThatTheListOfModulesContradictsIsNoted) {
+  SKIP_WITHOUT_FIXTURES();
+  const test::TempDir folder;
+  const Path file = folder.path() / "train.pt";
+  const std::string whole =
+      test::read_file(fixtures() / "torch/old_2.1.2_legacy/checkpoint/train.pt");
+  const auto notes = [&](const std::string& name, const std::string& changed) {
+    std::string bytes = whole;
+    if (!name.empty()) bytes.replace(bytes.find(name), name.size(), changed);
+    test::write_file(file, bytes);
+    std::vector<std::string> lines = open_source(posix_storage(), file)->notes_and_remarks();
+    std::erase_if(lines, [](const std::string& line) {
+      return line.find("the list of modules that torch saved") == std::string::npos;
+    });
+    return lines;
+  };
+  using testing::AllOf, testing::ElementsAre, testing::HasSubstr;
+  EXPECT_THAT(notes("", ""), testing::IsEmpty());
+  EXPECT_THAT(notes("conv.bias", "sonv.bias"),
+              ElementsAre(AllOf(HasSubstr("\"sonv.bias\""), HasSubstr("module \"conv\""))));
+  EXPECT_THAT(notes("norm.running_mean", "nopm.running_mean"),
+              ElementsAre(AllOf(HasSubstr("\"nopm."), HasSubstr("module \"norm\""))));
+}
+
 TEST(TorchFile, AStorageThatThePickleDoesNotNameIsNoted) {
   const test::TempDir folder;
   torch::PickleWriter pickle;

@@ -408,6 +408,33 @@ TEST_F(Locks, TheFileGoesWithTheLockAndALostLockLeavesTheNewOwnersFile) {
   EXPECT_TRUE(second.lock->still_held());
 }
 
+/// A killed `prune` leaves the lock of the tag that it was removing.
+TEST_F(Locks, OfADeadOwnerGoesWithTheNextPrune) {
+  test::write_example(root());
+  const Path dead = root() / lock_name("gone"), held = root() / lock_name("held"),
+             empty = root() / lock_name("empty"), foreign = root() / lock_name("foreign");
+  const pid_t child = ::fork();
+  if (child == 0) {
+    const LockAttempt lock = posix_storage().try_lock(dead, "killed");
+    ::_exit(lock.lock ? 0 : 1);
+  }
+  int status = -1;
+  ASSERT_EQ(::waitpid(child, &status, 0), child);
+  ASSERT_EQ(status, 0);
+  const LockAttempt lock = posix_storage().try_lock(held, "me");
+  ASSERT_NE(lock.lock, nullptr);
+  write_file(empty, "");
+  put_foreign_lock(foreign);
+  prune(posix_storage(), root(), 1);
+  EXPECT_TRUE(fs::exists(dead)) << "its owner may only be slow";
+  for (const Path& file : {dead, held, empty, foreign})
+    fs::last_write_time(file, fs::file_time_type::clock::now() - std::chrono::minutes(2));
+  prune(posix_storage(), root(), 1);
+  EXPECT_FALSE(fs::exists(dead));
+  for (const Path& file : {held, empty, foreign}) EXPECT_TRUE(fs::exists(file)) << file;
+  EXPECT_TRUE(lock.lock->still_held());
+}
+
 TEST_F(Locks, AFileOfSomebodyElseStays) {
   write_file(root() / ".out.lock", "my notes\n");
   EXPECT_THAT(error_of([&] { storage.try_lock(root() / ".out.lock", "me"); }).what(),

@@ -33,7 +33,9 @@ int run_in(tools::Team& team, const VerifyRequest& options) {
   } else {
     print(verify_text(report), wants_color(options.color));
   }
-  return report.is_clean() ? 0 : 1;
+  constexpr int kDamaged = 1, kNotReadable = 3;
+  if (report.is_only_unread()) return kNotReadable;
+  return report.is_clean() ? 0 : kDamaged;
 }
 
 int run(const VerifyRequest& options) {

@@ -28,8 +28,7 @@ void require_native(Storage& storage, const Path& path) {
                                               "checkpoints",
                                               path.string(), found.format));
   }
-  raise(storage.kind(path) == EntryKind::Missing ? ErrorCode::NotFound : ErrorCode::Unsupported,
-        found.problem);
+  raise(found.code, found.problem);
 }
 
 std::unique_ptr<CheckpointReader> open_native_checkpoint(Storage& storage, const Path& path,

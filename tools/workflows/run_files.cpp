@@ -1,6 +1,7 @@
 #include "workflows/run_files.hpp"
 
 #include "unishard/converters/adapter_names.hpp"
+#include "unishard/converters/damaged_files.hpp"
 #include "unishard/format/error.hpp"
 #include "unishard/format/json.hpp"
 #include "unishard/format/manifest.hpp"
@@ -42,28 +43,13 @@ bool has_file(const Path& folder, std::string_view name) {
   return posix_storage().kind(folder / name) == EntryKind::File;
 }
 
-/// Returns the folder with the other files of a Trainer or of accelerate whose plug-in has saved
-/// the checkpoint `tag_folder`; `tag_folder` itself when none has.
-Path folder_of_plug_in(const converters::Source& source, const Path& tag_folder) {
-  Path run = absolute_folder(tag_folder).parent_path();
-  if (has_file(run, kTrainerState)) return run;
-  if (!run.filename().string().starts_with("unishard")) return tag_folder;
-  const Path around = run.parent_path();
-  const Json& client = source.catalog().client_state;
-  const Json files = client.is_object() ? client.value("accelerate", Json()) : Json();
-  if (files.is_object() && files.contains("folder") && files["folder"].is_string()) {
-    const std::string name = files["folder"];  // of a file: it may hold anything
-    if (name.starts_with("accelerate-") && name.find('/') == std::string::npos)
-      return around / name;
-  }
-  return has_file(around, "random_states_0.pkl") ? around : tag_folder;
-}
-
 /// Returns the folder in which the files beside the checkpoint lie.
 Path folder_beside(const converters::Source& source, const Path& input) {
   const Path& opened = source.path().empty() ? input : source.path();
   if (source.format().starts_with(kDeepSpeedFormats)) return run_folder(opened);
-  return source.format() == "native" ? folder_of_plug_in(source, opened) : opened;
+  return source.format() == "native"
+             ? converters::folder_of_plug_in(posix_storage(), opened, source.catalog())
+             : opened;
 }
 
 constexpr std::string_view kFolderOfVerl = "huggingface";
@@ -125,6 +111,15 @@ void leave_out_damaged(const converters::Losses& losses, converters::SideFiles& 
   std::erase_if(files, [&](const auto& file) {
     return std::ranges::any_of(losses, [&](const converters::Loss& loss) {
       return loss.is_broken && loss.name == file.first;
+    });
+  });
+}
+
+/// A file that is there and cannot be taken is named once: by its loss, if it has one.
+void forget_named(const Path& beside, ConversionNotes& notes) {
+  std::erase_if(notes.left_out, [&](const std::string& line) {
+    return std::ranges::any_of(notes.lost, [&](const converters::Loss& loss) {
+      return loss.is_broken && line.starts_with(loss.name + ": ") && has_file(beside, loss.name);
     });
   });
 }
@@ -502,6 +497,7 @@ void take_side_files(const converters::Source& source, const Path& input, Conver
     leave_out_config_of_wrapped(plan.target, output.side_files, plan.remarks);
   if (!is_adapter) leave_out_config_of_adapter(output, notes.left_out);
   forget_copied(output.side_files, model, notes.lost);
+  forget_named(beside, notes);
 }
 
 }  // namespace unishard::tools

@@ -6,6 +6,7 @@
 #include "unishard/format/limits.hpp"
 #include "unishard/format/memory.hpp"
 
+#include "containers/module_names.hpp"
 #include "containers/plain_objects.hpp"
 
 #include <fmt/format.h>
@@ -120,6 +121,15 @@ std::string small_entry(const ZipReader& zip, std::string_view name) {
   std::string text = zip.content(*entry, kSmallEntryBytes);
   while (!text.empty() && (text.back() == '\n' || text.back() == '\r')) text.pop_back();
   return text;
+}
+
+/// torch.load reads entries that say nothing here (.format_version, .storage_alignment), and fails
+/// where one is damaged.
+void check_small_entries(const ZipReader& zip) {
+  for (const ZipEntry& entry : zip.entries()) {
+    if (!entry.name.starts_with("data/") && entry.bytes <= kSmallEntryBytes)
+      zip.content(entry, kSmallEntryBytes);
+  }
 }
 
 /// The parts of the persistent id of a storage.
@@ -243,6 +253,7 @@ void TorchFile::open_zip(const PickleLimits& limits) {
           fmt::format("{}: a zip archive without {}/data.pkl: not a torch.save file", name(),
                       zip_->root()));
   }
+  check_small_entries(*zip_);
   std::string version = small_entry(*zip_, "version");
   if (version.empty()) version = small_entry(*zip_, ".data/version");
   const bool known = version.size() <= 2 && !version.empty() &&
@@ -418,7 +429,7 @@ std::size_t TorchFile::unnamed_storages() const {
   }));
 }
 
-void note_unread_bytes(const TorchFile& file, std::vector<std::string>& notes) {
+void note_oddities(const TorchFile& file, std::vector<std::string>& notes) {
   if (const std::uint64_t rest = file.trailing_bytes(); rest > 0)
     notes.push_back(fmt::format(
         "{}: {} bytes behind the {} were not read", file.name(), rest,
@@ -427,6 +438,7 @@ void note_unread_bytes(const TorchFile& file, std::vector<std::string>& notes) {
     notes.push_back(fmt::format(
         "{}: {} storages in the archive are no tensor's: the pickle has lost what named them",
         file.name(), count));
+  if (auto doubt = doubt_about_names(file.root())) notes.push_back(*std::move(doubt));
 }
 
 bool TorchFile::is_tensor(Value value) {

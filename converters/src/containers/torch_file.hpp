@@ -65,8 +65,9 @@ class TorchFile {
   std::shared_ptr<Cache> cache_;  // storages of the zip container, by key
 };
 
-/// Appends a note when the file has trailing_bytes() or unnamed_storages().
-void note_unread_bytes(const TorchFile& file, std::vector<std::string>& notes);
+/// Appends a note when the file has trailing_bytes(), unnamed_storages() or names of tensors that
+/// contradict each other.
+void note_oddities(const TorchFile& file, std::vector<std::string>& notes);
 
 /// Returns true when `head`, the first 32 bytes of a file, may begin a file of torch.save.
 bool is_torch_head(std::string_view head);

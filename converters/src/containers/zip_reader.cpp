@@ -23,6 +23,9 @@ constexpr std::uint32_t kLocalHeader = 0x04034b50, kDirectoryEntry = 0x02014b50,
 constexpr std::uint64_t kLocalHeaderBytes = 30, kDirectoryEntryBytes = 46, kEndBytes = 22,
                         kEnd64Bytes = 56, kLocatorBytes = 20;
 constexpr std::uint16_t kStored = 0, kDeflate = 8;
+constexpr std::uint32_t kFolderAttribute = 0x10;
+/// Encrypted (in three ways), and compressed as a patch.
+constexpr unsigned kUnreadFlags = 1u << 0 | 1u << 5 | 1u << 6 | 1u << 13;
 
 template <class T>
 T field(std::string_view record, std::size_t offset) {
@@ -44,29 +47,39 @@ std::string read_string(const Window& window, std::uint64_t offset, std::uint64_
 
 struct Directory {
   std::uint64_t offset = 0, size = 0, count = 0;
+  bool is_split = false;  ///< among several disks
 };
 
 Directory parse_end64(const std::string& end) {
-  return {field<std::uint64_t>(end, 48), field<std::uint64_t>(end, 40),
-          field<std::uint64_t>(end, 32)};
+  const auto count = field<std::uint64_t>(end, 32);
+  const bool is_split = field<std::uint32_t>(end, 16) != 0 || field<std::uint32_t>(end, 20) != 0 ||
+                        field<std::uint64_t>(end, 24) != count;
+  return {field<std::uint64_t>(end, 48), field<std::uint64_t>(end, 40), count, is_split};
 }
 
 Directory parse_end(const std::string& end) {
-  return {field<std::uint32_t>(end, 16), field<std::uint32_t>(end, 12),
-          field<std::uint16_t>(end, 10)};
+  const auto count = field<std::uint16_t>(end, 10);
+  const bool is_split = field<std::uint16_t>(end, 4) != 0 || field<std::uint16_t>(end, 6) != 0 ||
+                        field<std::uint16_t>(end, 8) != count;
+  return {field<std::uint32_t>(end, 16), field<std::uint32_t>(end, 12), count, is_split};
+}
+
+[[noreturn]] void refuse_split(const Window& window) {
+  raise(ErrorCode::Unsupported, fmt::format("{}: a zip archive of several disks", window.name()));
 }
 
 Directory read_end64(const Window& window, std::uint64_t locator_offset) {
   const std::string locator = read_string(window, locator_offset, kLocatorBytes);
   const auto offset = field<std::uint64_t>(locator, 8);
-  if (field<std::uint32_t>(locator, 16) > 1) {
-    raise(ErrorCode::Unsupported, fmt::format("{}: a zip archive of several disks", window.name()));
-  }
+  if (field<std::uint32_t>(locator, 16) != 1) refuse_split(window);
   if (offset > window.size || window.size - offset < kEnd64Bytes) {
     damaged(window, locator_offset, "the zip64 end record lies outside the file");
   }
   const std::string end = read_string(window, offset, kEnd64Bytes);
-  if (field<std::uint32_t>(end, 0) != kEnd64) damaged(window, offset, "no zip64 end record");
+  constexpr std::uint64_t kFrontBytes = 12;  // which its size does not count
+  if (field<std::uint32_t>(end, 0) != kEnd64 ||
+      field<std::uint64_t>(end, 4) < kEnd64Bytes - kFrontBytes)
+    damaged(window, offset, "no zip64 end record");
   return parse_end64(end);
 }
 
@@ -100,11 +113,11 @@ Directory find_directory(const Window& window) {
                                           "missing (was the file cut short?)",
                                           window.name()));
   }
-  const std::string end = read_string(window, *offset, kEndBytes);
-  if (field<std::uint16_t>(end, 4) != 0 || field<std::uint16_t>(end, 6) != 0)
-    raise(ErrorCode::Unsupported, fmt::format("{}: a zip archive of several disks", window.name()));
   const auto locator = find_locator64(window, *offset);
-  return locator ? read_end64(window, *locator) : parse_end(end);
+  const Directory directory =
+      locator ? read_end64(window, *locator) : parse_end(read_string(window, *offset, kEndBytes));
+  if (directory.is_split) refuse_split(window);
+  return directory;
 }
 
 /// Replaces saturated fields by the 64-bit values of the zip64 extra field.
@@ -228,11 +241,15 @@ void ZipReader::read_directory(std::uint64_t offset, std::uint64_t size, std::ui
                    field<std::uint32_t>(rest, 24),
                    field<std::uint32_t>(rest, 16),
                    method == kDeflate};
-    if ((flags & 1u) != 0 || (method != kStored && method != kDeflate)) {
+    if ((flags & kUnreadFlags) != 0 || (method != kStored && method != kDeflate)) {
       raise(ErrorCode::Unsupported,
             fmt::format("{}: entry {} is encrypted or compressed by method {}", window_.name(),
                         unishard::quote(entry.name), method));
     }
+    if (field<std::uint16_t>(rest, 34) > 1) damaged(window_, at, "an entry on another disk");
+    // torch takes such an entry for empty, and returns what is in memory.
+    if ((field<std::uint32_t>(rest, 38) & kFolderAttribute) != 0 && !entry.name.ends_with('/'))
+      damaged(window_, at, fmt::format("entry {} is a folder", unishard::quote(entry.name)));
     apply_zip64(window_, at, rest.substr(kDirectoryEntryBytes + name_bytes, extra_bytes), entry);
     if (!entry.deflated && entry.bytes != entry.stored_bytes)
       damaged(window_, at, "a stored entry with two sizes");

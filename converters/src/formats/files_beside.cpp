@@ -1,9 +1,9 @@
 #include "formats/files_beside.hpp"
 
+#include "unishard/converters/damaged_files.hpp"
 #include "unishard/format/error.hpp"
 #include "unishard/format/staging_names.hpp"
 
-#include "formats/damaged_files.hpp"
 #include "formats/deepspeed/layout.hpp"
 #include "formats/unfinished_save.hpp"
 #include "reading/broken_files.hpp"
@@ -84,15 +84,15 @@ bool has_model_files(std::string_view format) {
 }
 
 Losses files_beside(Storage& storage, const Path& folder, std::string_view format,
-                    const Path& model) {
-  if (format == "native") return {};
+                    const Source& source) {
   Losses losses = broken_files(storage, folder, has_model_files(format));
   const auto add = [&](Losses more) { std::ranges::move(more, std::back_inserter(losses)); };
-  add(damaged_files(storage, folder, format));
+  add(damaged_files(storage, folder, format, source));
   if (format.starts_with("deepspeed")) add(beside_deepspeed(storage, folder));
   if (format != "dcp") add(other_dcp_saves(storage, folder));
   if (has_model_files(format)) {
-    add(models_within(storage, folder, model));
+    const Path& model = source.model_folder();
+    add(models_within(storage, folder, model.empty() ? folder : model));
     add(missing_training_state(storage, folder));
   } else if (format == "dcp" || format.starts_with("deepspeed")) {
     if (auto loss = unfinished_save(storage, folder)) losses.push_back(std::move(*loss));

@@ -2,6 +2,7 @@
 // for a path of another format.
 #include "unishard/converters/registry.hpp"
 
+#include "unishard/converters/damaged_files.hpp"
 #include "unishard/converters/like_source.hpp"
 #include "unishard/format/checkpoint_folder.hpp"
 #include "unishard/format/error.hpp"
@@ -408,6 +409,14 @@ std::string optimizer_without_model(Storage& storage, const Path& path) {
   return has("optimizer.bin") && has("random_states_0.pkl") ? "optimizer.bin" : "";
 }
 
+/// Returns the first folder in `path` into which this user may not look; empty when there is none.
+std::string closed_folder(Storage& storage, const Path& path) {
+  if (storage.kind(path) != EntryKind::Directory) return {};
+  const std::vector<Entry> entries = storage.list(path);
+  const auto closed = std::ranges::find(entries, EntryKind::Closed, &Entry::kind);
+  return closed == entries.end() ? std::string() : (path / closed->name).string();
+}
+
 /// Returns what is wrong with the model of a folder; nullopt for every other path.
 std::optional<std::string> problem_of_model(Storage& storage, const Path& path, const Row* row) {
   if (!has_model_files(row == nullptr ? "" : row->entry.name)) return std::nullopt;
@@ -422,7 +431,8 @@ Probe probe(Storage& storage, const Path& path) {
   std::string problem = problem_of_two(storage, path, row);
   if (!problem.empty()) return {{}, std::move(problem), true};
   if (row != nullptr) return {std::string(row->entry.name), {}};
-  if (auto broken = problem_of_model(storage, path, row)) return {{}, std::move(*broken)};
+  if (auto broken = problem_of_model(storage, path, row))
+    return {.problem = std::move(*broken), .code = ErrorCode::Corrupt};
   if (has_named_parts(storage, path)) return {"torch", {}};
   std::vector<std::string> checkpoints;
   for (const TagFolder& folder : list_tag_folders(storage, path)) {
@@ -455,7 +465,14 @@ Probe probe(Storage& storage, const Path& path) {
   if (const auto foreign = recognise_foreign(storage, path)) {
     return {{}, fmt::format("{} is {}", path.string(), foreign->text)};
   }
-  return {{}, explain_unknown(storage, path)};
+  if (const std::string closed = closed_folder(storage, path); !closed.empty())
+    return {.problem = fmt::format("{} holds no checkpoint that this user can read: looking into "
+                                   "{}: Permission denied",
+                                   path.string(), closed),
+            .code = ErrorCode::Io};
+  const bool is_missing = storage.kind(path) == EntryKind::Missing;
+  return {.problem = explain_unknown(storage, path),
+          .code = is_missing ? ErrorCode::NotFound : ErrorCode::Unsupported};
 }
 
 namespace {
@@ -570,7 +587,9 @@ std::unique_ptr<Source> open_as(Storage& storage, const Path& path, const Row& r
     require_values(source->catalog(), path);
   const Path& model = source->model_folder().empty() ? path : source->model_folder();
   if (storage.kind(path) == EntryKind::Directory)
-    source->add_losses(files_beside(storage, path, row.entry.name, model));
+    source->add_losses(row.entry.name == "native"
+                           ? damaged_beside_tag(storage, source->path(), source->catalog())
+                           : files_beside(storage, path, row.entry.name, *source));
   if (!source->part_of() && storage.kind(path) == EntryKind::File) {
     if (auto part = describe_part(storage, path)) {
       source->set_part_of(std::move(*part));
@@ -630,8 +649,8 @@ std::unique_ptr<Source> open_source(Storage& storage, const Path& path,
   if (row != nullptr) return open_as(storage, path, *row, options);
   if (const auto within = find_within(storage, path)) return open_source(storage, *within, options);
   if (auto joined = open_parts(storage, path, options)) return joined;
-  const bool is_missing = storage.kind(path) == EntryKind::Missing;
-  raise(is_missing ? ErrorCode::NotFound : ErrorCode::Unsupported, probe(storage, path).problem);
+  const Probe found = probe(storage, path);
+  raise(found.code, found.problem);
 }
 
 std::unique_ptr<Source> open_source_like(Storage& storage, const Path& path, const Path& like,

@@ -69,12 +69,21 @@ Losses broken_files(Storage& storage, const Path& folder, bool is_model_folder) 
   return losses;
 }
 
+namespace {
+
+std::string_view words_of(ErrorCode code) {
+  if (code == ErrorCode::Io) return "cannot be read";
+  return code == ErrorCode::Corrupt ? "damaged" : "not read";
+}
+
+}  // namespace
+
 Loss damaged(Role role, std::string name, const Error& error) {
   return {.role = role,
           .name = std::move(name),
-          .why = fmt::format("{} ({})", error.code() == ErrorCode::Corrupt ? "damaged" : "not read",
-                             error.what()),
-          .is_broken = true};
+          .why = fmt::format("{} ({})", words_of(error.code()), error.what()),
+          .is_broken = true,
+          .is_unreadable = error.code() == ErrorCode::Io};
 }
 
 }  // namespace unishard::converters

@@ -25,7 +25,8 @@ std::optional<std::string> broken_model(Storage& storage, const Path& folder);
 /// a model's folder is one of the optimizer.
 Losses broken_files(Storage& storage, const Path& folder, bool is_model_folder);
 
-/// Returns the loss of a thing that `error` says to be damaged, or of a kind that is not read.
+/// Returns the loss of a thing that `error` says to be damaged, or that the system cannot read, or
+/// of a kind that is not read.
 Loss damaged(Role role, std::string name, const Error& error);
 
 /// Runs `read`, which reads what a model does not need, and returns whether it ended well. What is

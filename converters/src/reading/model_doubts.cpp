@@ -5,6 +5,7 @@
 #include "unishard/format/text.hpp"
 
 #include "core/model_tensors.hpp"
+#include "core/python_json.hpp"
 #include "reading/adapter_doubts.hpp"
 #include "reading/layer_doubts.hpp"
 #include "reading/model_type.hpp"
@@ -26,7 +27,8 @@ std::optional<SortedJson> read_object(Storage& storage, const Path& path) {
   constexpr std::uint64_t kMostBytes = std::uint64_t{64} << 20;
   if (storage.kind(path) != EntryKind::File) return std::nullopt;
   try {
-    SortedJson json = parse_sorted_json(read_text(storage, path, kMostBytes), path.string());
+    SortedJson json =
+        parse_sorted_json(strict_json(read_text(storage, path, kMostBytes)), path.string());
     if (json.is_object()) return json;
   } catch (const Error&) {
     return std::nullopt;
@@ -141,12 +143,6 @@ std::vector<std::string> doubts_about_model(Storage& storage, const Path& folder
         lines.push_back(std::move(line));
   }
   doubt_total_size(storage, folder, catalog, lines);
-  for (const char* name : {"config.json", "adapter_config.json"}) {
-    const Path file = folder / name;
-    if (storage.kind(file) == EntryKind::File && !read_object(storage, file))
-      lines.push_back(fmt::format(
-          "{} is no JSON object: it is damaged, and programs cannot load the model by it", name));
-  }
   for (std::string& line :
        doubts_about_adapter(read_object(storage, folder / "adapter_config.json"), catalog))
     lines.push_back(std::move(line));

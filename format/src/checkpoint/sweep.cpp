@@ -7,8 +7,10 @@
 #include "unishard/format/staging_names.hpp"
 
 #include <fmt/format.h>
+#include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <ctime>
 #include <vector>
 
@@ -61,6 +63,24 @@ std::vector<Entry> entries_of(Storage& storage, const Path& folder) {
 
 bool is_old(const Entry& entry) {
   return std::time(nullptr) - entry.modified_seconds > kAbandonedSeconds;
+}
+
+/// Whether an owner on this host has not renewed its lock for a while, as it does every few
+/// seconds: then it has died. A lock that is just being made has no text yet. Other hosts may have
+/// other clocks.
+bool is_silent(Storage& storage, const Path& folder, const Entry& entry) {
+  constexpr std::int64_t kSilentSeconds = 60;
+  constexpr std::uint64_t kTextBytes = 4096;
+  const bool is_late = std::time(nullptr) - entry.modified_seconds > kSilentSeconds;
+  if (!is_late || entry.kind != EntryKind::File) return false;
+  std::array<char, 256> host{};
+  if (::gethostname(host.data(), host.size() - 1) != 0) return false;
+  try {
+    const std::string text = read_text(storage, folder / entry.name, kTextBytes);
+    return text.ends_with(fmt::format("\n{}\n", host.data()));
+  } catch (const Error&) {
+    return false;  // just removed, or no lock
+  }
 }
 
 }  // namespace
@@ -133,7 +153,7 @@ void sweep(Storage& storage, const Path& folder, const ReportKept& report) {
       const std::string name(unmarked_name(entry.name, kPartialMark));
       if (const auto lock = OutputLock::try_beside(storage, folder / name))
         remove_staging(storage, folder, entry, report);
-    } else if (is_lock_name(entry.name) && is_old(entry)) {
+    } else if (is_lock_name(entry.name) && (is_old(entry) || is_silent(storage, folder, entry))) {
       const std::string name = entry.name.substr(1, entry.name.size() - 1 - kLockSuffix.size());
       OutputLock::try_beside(storage, folder / name);  // a free lock goes with its file
     }

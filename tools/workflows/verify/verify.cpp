@@ -323,16 +323,14 @@ VerifyReport verify_one(Storage& storage, const Path& path, const VerifyOptions&
   }
   const converters::Probe found = converters::probe(storage, path);
   const bool has_latest = is_folder && storage.kind(path / kLatestFile) == EntryKind::File;
+  const bool is_broken = found.format.empty() && found.code == ErrorCode::Corrupt;
   const bool has_rules = found.format.empty() && !options.merge_rules.is_null();
-  if (has_rules || (!found.format.empty() && found.format != "native")) {
+  if (is_broken || has_rules || (!found.format.empty() && found.format != "native")) {
     report = verify_foreign(storage, path, options, team);
     if (options.all_tags && !options.tag) verify_nested(storage, path, options, team, report);
     return report;
   }
-  if (found.format.empty() && !has_latest) {
-    raise(storage.kind(path) == EntryKind::Missing ? ErrorCode::NotFound : ErrorCode::Unsupported,
-          found.problem);
-  }
+  if (found.format.empty() && !has_latest) raise(found.code, found.problem);
   verify_tags(storage, path, options, team, report);
   if (found.is_of_two)
     report.notes.push_back(
@@ -341,6 +339,12 @@ VerifyReport verify_one(Storage& storage, const Path& path, const VerifyOptions&
 }
 
 }  // namespace
+
+bool VerifyReport::is_only_unread() const {
+  return !findings.empty() && std::ranges::all_of(findings, [](const Finding& finding) {
+    return finding.code == kNotRead;
+  });
+}
 
 VerifyReport verify(Storage& storage, const Path& path, const VerifyOptions& options) {
   Team alone;

@@ -42,6 +42,9 @@ struct LostRange {
   std::uint64_t elements;  ///< how many of the range; all unless boxes are concerned
 };
 
+/// The code of a finding about a file that the system cannot read, which may be sound.
+inline constexpr const char* kNotRead = "file-not-read";
+
 struct Finding {
   std::string code;  ///< stable, for scripts; tools/README.md lists the codes
   Path path;
@@ -81,6 +84,8 @@ struct VerifyReport {
   std::vector<std::string> notes;
 
   bool is_clean() const { return findings.empty(); }
+  /// Returns true when files that the system cannot read are all that was found.
+  bool is_only_unread() const;
 };
 
 /// Verifies `path`, a checkpoint or a folder of them. Each process of a team reads a part of the

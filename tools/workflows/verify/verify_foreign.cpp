@@ -86,11 +86,12 @@ void find_missing(Storage& storage, const converters::Source& source, const Path
   for (const converters::Loss& loss : source.losses()) {
     if (!is_unread_weight(loss) && !loss.is_broken) continue;
     report.findings.push_back(
-        {.code = "incomplete",
+        {.code = loss.is_unreadable ? kNotRead : "incomplete",
          .path = path,
          .message = loss.is_broken ? fmt::format("{}: {}", loss.name, loss.why)
                                    : fmt::format("{} cannot be read", text_of(loss)),
-         .hint = loss.is_broken
+         .hint = loss.is_unreadable ? "check the owner and permissions of the file"
+                 : loss.is_broken
                      ? hint_on_broken(storage, opened, loss.name)
                      : "what reads the rest, such as zero_to_fp32, needs --allow-missing",
          .bytes = {},

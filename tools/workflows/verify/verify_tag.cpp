@@ -1,5 +1,6 @@
 #include "workflows/verify/verify_tag.hpp"
 
+#include "unishard/converters/damaged_files.hpp"
 #include "unishard/format/crc64.hpp"
 #include "unishard/format/error.hpp"
 
@@ -36,6 +37,7 @@ class TagCheck {
     if (read_manifest()) {
       open_shards();
       check_stray_entries();
+      check_files_beside();
       check_coverage();
       if (options_.deep) check_payload();
     }
@@ -109,10 +111,20 @@ class TagCheck {
             "move it out of the folder");
       } else {
         report_.notes.push_back(fmt::format(
-            "{} was not written by UniShard; nothing checks it, and prune keeps its checkpoint",
+            "{} was not written by UniShard; no checksum covers it, and prune keeps its checkpoint",
             (folder_ / entry.name).string()));
       }
     }
+  }
+
+  /// Files of a Trainer, of accelerate and of a model, in the tag's folder or in that of the run.
+  void check_files_beside() {
+    if (!team_.is_first() || storage_.kind(folder_) == EntryKind::Missing) return;
+    for (const converters::Loss& loss :
+         converters::damaged_beside_tag(storage_, folder_, manifest_.catalog))
+      add(loss.is_unreadable ? kNotRead : "side-file-damaged", folder_ / loss.name, loss.why,
+          loss.is_unreadable ? "check the owner and permissions of the file"
+                             : "bring the file back, or remove it");
   }
 
   /// A fragment in shards_[shard], which owns its row.

@@ -33,8 +33,9 @@ struct Loss {
   bool is_frozen = false;           ///< of a parameter that was not trained
   bool is_kept = false;             ///< the catalog has it as a value of its client state
   bool is_broken = false;           ///< its name is there, and what belongs there is not
-  bool is_absent = false;           ///< no file here has any of its bytes
-  std::uint64_t bytes = 0;          ///< in the files; 0 where that is not known
+  bool is_unreadable = false;  ///< is_broken, and the system cannot read it: no permission, I/O
+  bool is_absent = false;      ///< no file here has any of its bytes
+  std::uint64_t bytes = 0;     ///< in the files; 0 where that is not known
 };
 using Losses = std::vector<Loss>;
 

@@ -157,9 +157,10 @@ class Source {
 
 /// The format of a path.
 struct Probe {
-  std::string format;      ///< empty when the format is not recognised
-  std::string problem;     ///< why it is not recognised, and what was expected
-  bool is_of_two = false;  ///< two programs have saved there, UniShard and another
+  std::string format = {};                  ///< empty when the format is not recognised
+  std::string problem = {};                 ///< why it is not recognised, and what was expected
+  bool is_of_two = false;                   ///< two programs have saved there, UniShard and another
+  ErrorCode code = ErrorCode::Unsupported;  ///< that of `problem`
 };
 /// Recognises the format of `path` by names and the first bytes of files.
 Probe probe(Storage& storage, const Path& path);

@@ -36,12 +36,11 @@ bool begins_with_zeros(const StatePieces& state) {
   });
 }
 
-/// Returns which groups are those of Lion of the CPU: its settings have betas and no eps, and the
-/// exp_avg_sq of all its parameters begin with zeros. Other optimizers without eps use it.
+/// Returns which groups are those of Lion of the CPU: the exp_avg_sq of all its parameters begin
+/// with zeros. Other optimizers without eps use it.
 std::vector<bool> find_cpu_lion(const ParameterTable& parameters, const Json& groups) {
   std::vector<bool> found;
-  for (const Json& settings : groups)
-    found.push_back(is_setting(settings, "betas") && !is_setting(settings, "eps"));
+  for (const Json& settings : groups) found.push_back(is_lion(settings));
   for (const Parameter& parameter : parameters.all()) {
     const auto group = static_cast<std::size_t>(parameter.group);
     if (parameter.group < 0 || group >= found.size() || !found[group]) continue;
@@ -68,6 +67,10 @@ std::vector<bool> find_cpu_adagrad(const ParameterTable& parameters, const Json&
 }
 
 }  // namespace
+
+bool is_lion(const Json& settings) {
+  return is_setting(settings, "betas") && !is_setting(settings, "eps");
+}
 
 void name_cpu_states(ParameterTable& parameters, const Json& groups, Notes& notes) {
   const std::vector<bool> is_adagrad = find_cpu_adagrad(parameters, groups);

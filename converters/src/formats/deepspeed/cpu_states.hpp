@@ -14,6 +14,9 @@ namespace unishard::converters::deepspeed {
 /// State of Adagrad, as torch calls it.
 inline constexpr const char* kAdagradSum = "sum";
 
+/// Returns true for the settings of a group of Lion: betas and no eps.
+bool is_lion(const Json& settings);
+
 /// Gives the states torch's names: the sum of Adagrad, which the CPU's calls exp_avg_sq, and no
 /// exp_avg_sq of Lion, which the CPU's has and never uses. `groups` are those of the catalog.
 /// Throws: Corrupt for a storage that cannot be read.

@@ -274,7 +274,7 @@ std::vector<std::string> SlicedGroups::swap_ids(const OptimizerFile& file,
 }
 
 TensorView SlicedGroups::swapped(const FlatState& state, const std::string& id, std::uint32_t rank,
-                                 std::uint64_t elements) const {
+                                 std::size_t group) {
   const Path file = swap_folder(rank) / (id + ".tensor.swp");
   if (!is_plain_name(id) || storage_.kind(file) != EntryKind::File) {
     raise(ErrorCode::Corrupt,
@@ -282,9 +282,26 @@ TensorView SlicedGroups::swapped(const FlatState& state, const std::string& id, 
                       folder_.string(), state.name, rank, file.string()),
           "copy the folder offloaded_tensors of the node that wrote it");
   }
+  const std::uint64_t elements = vectors_[group].elements;
   const torch::Window window = open_window(pool_, file);
-  check_swap_size(window, size_of(state.view.dtype) * elements);
-  return raw_view(window, state.view.dtype, elements);
+  const DType dtype = state.view.dtype;
+  check_swap_size(window, size_of(dtype) * elements);
+  TensorView view = raw_view(window, dtype, elements);
+  swapped_.push_back({file.string(), state.name, group, rank, view,
+                      raw_view(window, dtype, window.size / size_of(dtype)),
+                      parts_of(group, rank)});
+  return view;
+}
+
+/// Returns where the vector of a rank has parts of parameters: the others are on other ranks.
+std::vector<ElementRange> SlicedGroups::parts_of(std::size_t group, std::uint32_t rank) const {
+  std::vector<ElementRange> parts;
+  for (const FlatSpan& span : vectors_[group].spans) {
+    const std::uint64_t size =
+        stage3_range(table_.all()[span.parameter].elements, rank, world_size_).size();
+    if (size > 0) parts.push_back({span.begin, span.begin + size});
+  }
+  return parts;
 }
 
 void SlicedGroups::add_state(std::size_t group, const std::string& state, const TensorView& view,
@@ -296,12 +313,6 @@ void SlicedGroups::add_state(std::size_t group, const std::string& state, const 
     if (!range.empty() || rank == 0)
       table_.add_piece(span.parameter, state, {range, view, span.begin});
   }
-}
-
-void SlicedGroups::remember_master(const Path& file, const TensorView& master) {
-  const torch::Window window = open_window(pool_, file);
-  const std::uint64_t elements = window.size / size_of(master.dtype);
-  swapped_masters_.push_back({file.string(), master, raw_view(window, master.dtype, elements)});
 }
 
 void SlicedGroups::add_rank(const OptimizerFile& file, std::uint32_t rank) {
@@ -323,9 +334,7 @@ void SlicedGroups::add_rank(const OptimizerFile& file, std::uint32_t rank) {
       std::string id = state.swap_id;
       if (id.empty() && g < ids.size())
         id = is_master ? ids[g] : fmt::format("{}-{}", state.name, ids[g]);
-      const TensorView view = swapped(state, id, rank, elements);
-      if (is_master) remember_master(swap_folder(rank) / (id + ".tensor.swp"), view);
-      add_state(g, state.name, view, rank);
+      add_state(g, state.name, swapped(state, id, rank, g), rank);
     };
     add(group.master, true);
     for (const FlatState& state : group.states) add(state, false);

@@ -4,6 +4,7 @@
 // parts.
 #include "formats/deepspeed/optimizer_file.hpp"
 #include "formats/deepspeed/parameter_table.hpp"
+#include "formats/deepspeed/swapped_states.hpp"
 
 #include <cstdint>
 #include <memory>
@@ -70,20 +71,16 @@ class SlicedGroups {
   SlicedGroups(const ShapeGroups& shapes, std::uint64_t world_size, ParameterTable& table,
                Storage& storage, std::shared_ptr<FilePool> pool, Path folder);
   void add_rank(const OptimizerFile& file, std::uint32_t rank);
-  /// A master in a file of its own, whose end is padding.
-  struct SwappedMaster {
-    std::string file;
-    TensorView master, whole_file;
-  };
-  /// Returns those of the ranks that were added since the last call.
-  std::vector<SwappedMaster> take_swapped_masters() { return std::exchange(swapped_masters_, {}); }
+  /// Returns the states of all ranks so far that are in files of their own.
+  const std::vector<SwappedState>& swapped_states() const { return swapped_; }
 
  private:
   Path swap_folder(std::uint32_t rank) const;
   std::vector<std::string> swap_ids(const OptimizerFile& file, std::uint32_t rank) const;
+  /// Returns the state, and remembers it.
   TensorView swapped(const FlatState& state, const std::string& id, std::uint32_t rank,
-                     std::uint64_t elements) const;
-  void remember_master(const Path& file, const TensorView& master);
+                     std::size_t group);
+  std::vector<ElementRange> parts_of(std::size_t group, std::uint32_t rank) const;
   void add_state(std::size_t group, const std::string& state, const TensorView& view,
                  std::uint32_t rank);
 
@@ -93,7 +90,7 @@ class SlicedGroups {
   Storage& storage_;
   std::shared_ptr<FilePool> pool_;
   Path folder_;
-  std::vector<SwappedMaster> swapped_masters_;
+  std::vector<SwappedState> swapped_;
 };
 
 /// What the optimizer files of all ranks say of their partitions (stages 1 and 2).

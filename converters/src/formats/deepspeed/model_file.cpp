@@ -4,6 +4,7 @@
 #include "unishard/format/error.hpp"
 
 #include "containers/inline_tensors.hpp"
+#include "containers/module_names.hpp"
 #include "containers/object_tree.hpp"
 #include "formats/deepspeed/layout.hpp"
 #include "formats/deepspeed/model_keys.hpp"
@@ -249,7 +250,10 @@ ModelFile read_model_file(const TorchFile& file, bool placeholders, Notes& notes
   read_facts(file, model, notes);
   const auto module = present(root, "module");
   model.has_module = module.has_value();
-  if (module) model.module = named_views(file, *module, "module entry", notes);
+  if (module) {
+    model.module = named_views(file, *module, "module entry", notes);
+    if (auto doubt = torch::doubt_about_names(*module)) notes.add(*std::move(doubt));
+  }
   if (const auto shapes = present(root, "frozen_param_shapes")) {
     model.frozen_shapes = named_shapes(*shapes);
     model.lists_frozen = true;

@@ -156,14 +156,10 @@ class RankReader {
     add_parameters(first, shapes);
     if (first.stage == 3) {
       SlicedGroups groups(shapes, world_size_, parameters_, storage_, pool_, in_.folder);
-      ShardCopies copies, swapped;
+      ShardCopies copies;
       for_each_rank(first, [&](const OptimizerFile& file, std::uint32_t rank) {
         groups.add_rank(file, rank);
         copies.add(file.name, views_of(file));
-        // Two parameters may be equal until they are trained.
-        for (const auto& [name, master, whole_file] : groups.take_swapped_masters()) {
-          if (model_.global_steps > 0 && !has_one_value(master)) swapped.add(name, {whole_file});
-        }
         if (!file.tells_its_name && world_size_ > 1) unnamed_ = file.name;
       });
       if (!unnamed_.empty())
@@ -171,6 +167,7 @@ class RankReader {
             fmt::format("nothing in {} says of which rank it is: files of stage 3 whose "
                         "names were swapped could not be told apart",
                         unishard::quote(Path(unnamed_).filename().string())));
+      check_swapped(groups.swapped_states(), first);
       return check_saves();
     }
     ConcatenatedGroups groups(shapes, first.gaps, parameters_);
@@ -181,6 +178,20 @@ class RankReader {
     });
     groups.check_ends(world_size_, where_);
     check_partitions(stated, shapes, first.gaps, is_round_robin(), where_);
+  }
+
+  /// Until the first step, two parameters may be equal, and moments are zeros.
+  void check_swapped(std::vector<SwappedState> states, const OptimizerFile& first) {
+    if (model_.global_steps <= model_.skipped_steps) return;
+    ShardCopies copies;
+    for (const SwappedState& state : states) {
+      if (state.name == state::kFp32 && !has_one_value(state.view))
+        copies.add(state.file, {state.whole_file});
+    }
+    if (std::ranges::any_of(first.settings, is_lion))  // the CPU's has squares and never uses them
+      std::erase_if(states, [](const auto& state) { return state.name == state::kExpAvgSq; });
+    for (std::string& doubt : doubts_about_zeros(states))
+      parts_.remarks.push_back(std::move(doubt));
   }
 
   /// Stages 1 and 2 of a run with experts.

@@ -25,6 +25,7 @@
 #include <fmt/ranges.h>
 
 #include <algorithm>
+#include <cerrno>
 #include <map>
 #include <set>
 #include <utility>
@@ -475,6 +476,10 @@ class UniversalReader {
   }
 
   [[noreturn]] void raise_missing(const std::string& fqn, std::string_view file = kMaster) const {
+    for (const Entry& entry : storage_.list(zero_)) {
+      if (entry.name == fqn && entry.kind == EntryKind::Closed)
+        raise_errno("looking into", (zero_ / fqn).native(), EACCES);
+    }
     raise(ErrorCode::Corrupt,
           fmt::format("{}: zero/{}/{} is missing: the conversion to this folder did not finish",
                       where_, fqn, file),

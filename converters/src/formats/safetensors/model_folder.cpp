@@ -87,9 +87,10 @@ ModelFolder read_index(Storage& storage, const Path& folder, const std::string& 
   model.files.assign(files.begin(), files.end());
   require_whole_index(storage, path, model.files);
   for (const std::string& file : model.files) {
-    if (storage.kind(folder / file) != EntryKind::File) {
-      fail(fmt::format("the file {} that it names is not there", unishard::quote(file)));
-    }
+    const EntryKind kind = storage.kind(folder / file);
+    if (kind == EntryKind::File) continue;
+    fail(fmt::format("the file {} that it names is {}", unishard::quote(file),
+                     kind == EntryKind::Missing ? "not there" : "no regular file"));
   }
   return model;
 }

@@ -87,7 +87,7 @@ class Collector {
     if (is_flat && wanted == nullptr) keep_layout(tree);
     torch::find_emptied_weights(tree.content, {}, parts.losses);
     if (!is_flat) parts.catalog.client_state["object"] = std::move(tree.content);
-    torch::note_unread_bytes(file, parts.notes);
+    torch::note_oddities(file, parts.notes);
     for (const std::string& line : tree.opaque)
       parts.notes.push_back(fmt::format("kept as its parts, not as an object: {}", line));
     for (const std::string& line : tree.left_out)
@@ -117,7 +117,7 @@ class Collector {
                         "dict: no index says how the shards belong together",
                         path.string()));
     }
-    torch::note_unread_bytes(file, parts.notes);
+    torch::note_oddities(file, parts.notes);
     bool has_own = tree.tensors.empty();
     for (const torch::NamedTensor& tensor : tree.tensors) {
       if (is_copy(file, path, tensor)) continue;

@@ -47,7 +47,7 @@ dcp::StateDict read_training_file(Storage& storage, const TorchFile& file) {
   auto object = std::make_shared<Json>(describe(root, file.pickle().bytes().size()).content);
   dcp::add_training_object(file, /*rank=*/0, builder);
   builder.out.step = steps_of_lightning(*object);
-  note_unread_bytes(file, builder.out.notes);
+  note_oddities(file, builder.out.notes);
   find_emptied_weights(*object, {}, builder.out.losses);
   const auto layout = [object](const dcp::StateDict& state, const dcp::Arrangement& arrangement) {
     Json described = dcp::describe_keys(state, arrangement);

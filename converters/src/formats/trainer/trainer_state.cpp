@@ -3,13 +3,12 @@
 #include "unishard/format/error.hpp"
 #include "unishard/format/json.hpp"
 
+#include "core/python_json.hpp"
 #include "formats/trainer/folder.hpp"
+#include "reading/broken_files.hpp"
 
 #include <fmt/format.h>
 
-#include <algorithm>
-#include <array>
-#include <string_view>
 #include <utility>
 
 namespace unishard::converters::trainer {
@@ -17,27 +16,6 @@ namespace {
 
 constexpr std::uint64_t kBytes = std::uint64_t{64} << 20;
 constexpr const char* kSteps = "global_step";
-
-/// Replaces the numbers that Python writes and JSON lacks by null.
-std::string strict_json(std::string_view text) {
-  constexpr std::array<std::string_view, 3> kNumbers = {"-Infinity", "Infinity", "NaN"};
-  std::string out;
-  bool is_inside = false;
-  while (!text.empty()) {
-    std::size_t length = is_inside && text.front() == '\\' && text.size() > 1 ? 2 : 1;
-    if (length == 1 && text.front() == '"') is_inside = !is_inside;
-    const auto* const number = std::ranges::find_if(
-        kNumbers, [&](std::string_view each) { return !is_inside && text.starts_with(each); });
-    if (number != kNumbers.end()) {
-      length = number->size();
-      out += "null";
-    } else {
-      out += text.substr(0, length);
-    }
-    text.remove_prefix(length);
-  }
-  return out;
-}
 
 }  // namespace
 
@@ -55,6 +33,10 @@ std::optional<std::int64_t> read_progress(Storage& storage, const Path& folder, 
     losses.push_back(
         {Role::Setting, std::string(kTrainerState), fmt::format("there is no {}", kSteps)});
   } catch (const Error& error) {
+    if (error.code() == ErrorCode::Io) {
+      losses.push_back(damaged(Role::Setting, std::string(kTrainerState), error));
+      return std::nullopt;
+    }
     losses.push_back({.role = Role::Setting,
                       .name = std::string(kTrainerState),
                       .why = error.what(),
