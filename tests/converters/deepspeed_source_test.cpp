@@ -1545,6 +1545,34 @@ TEST(DeepSpeedContradictions, CopiesOfMastersThatWereSwappedOutAreRefused) {
   }
 }
 
+TEST(DeepSpeedContradictions, StatesOnNvmeWithTheBytesOfAnotherAreSaid) {
+  SKIP_WITHOUT_FIXTURES();
+  using Copies = std::vector<std::pair<std::string, std::string>>;
+  const auto doubts = [](const Copies& copies) {
+    const Copy copy("stage3_nvme_swapped");
+    const Path folder = copy.tag() / "offloaded_tensors";
+    for (const auto& [to, from] : copies)
+      replace(folder / (to + ".tensor.swp"), folder / (from + ".tensor.swp"));
+    return open_source(posix_storage(), copy.path())->remarks();
+  };
+  const auto are_named = [](const std::string& one, const std::string& other) {
+    return testing::Contains(testing::AllOf(testing::HasSubstr(one + ".tensor.swp"),
+                                            testing::HasSubstr(other + ".tensor.swp"),
+                                            testing::HasSubstr("have the bytes of another")));
+  };
+  const auto is_copy = testing::HasSubstr("have the bytes of another");
+  EXPECT_THAT(doubts({}), testing::Not(testing::Contains(is_copy)));
+  EXPECT_THAT(doubts({{"rank00/exp_avg_sq-5_14", "rank00/exp_avg-5_14"}}),
+              are_named("rank00/exp_avg_sq-5_14", "rank00/exp_avg-5_14"));
+  EXPECT_THAT(doubts({{"rank00/15_24", "rank00/exp_avg-15_24"}}),
+              are_named("rank00/15_24", "rank00/exp_avg-15_24"));
+  EXPECT_THAT(doubts({{"rank01/exp_avg-5_14", "rank00/exp_avg-5_14"}}),
+              are_named("rank01/exp_avg-5_14", "rank00/exp_avg-5_14"));
+  const Copies both = {{"rank01/exp_avg-5_14", "rank00/exp_avg-5_14"},
+                       {"rank01/exp_avg_sq-5_14", "rank00/exp_avg_sq-5_14"}};
+  EXPECT_THAT(doubts(both), testing::Not(testing::Contains(is_copy))) << "equal gradients";
+}
+
 TEST(DeepSpeedContradictions, StatesOnNvmeThatLostTheirContentAreSaid) {
   SKIP_WITHOUT_FIXTURES();
   using Files = std::vector<std::string>;

@@ -2,8 +2,10 @@
 
 #include "unishard/format/catalog.hpp"
 #include "unishard/format/storage.hpp"
+#include "unishard/format/text.hpp"
 
 #include "containers/equal_elements.hpp"
+#include "formats/deepspeed/shard_copies.hpp"
 
 #include <fmt/format.h>
 #include <fmt/ranges.h>
@@ -18,6 +20,12 @@ namespace unishard::converters::deepspeed {
 namespace {
 
 constexpr std::size_t kNamed = 4;
+
+/// Returns the folder of a rank and the file in it.
+std::string short_name(const std::string& file) {
+  const Path path = file;
+  return (path.parent_path().filename() / path.filename()).string();
+}
 
 /// Returns the number of elements of `range` before the zeros at its end.
 std::uint64_t elements_before_zeros(const torch::TensorView& view, ElementRange range) {
@@ -145,10 +153,8 @@ class Doubts {
                        std::vector<std::string>& lines) {
     if (files.empty()) return;
     std::vector<std::string> named;
-    for (const std::string& file : std::span(files).first(std::min(files.size(), kNamed))) {
-      const Path path = file;
-      named.push_back((path.parent_path().filename() / path.filename()).string());
-    }
+    for (const std::string& file : std::span(files).first(std::min(files.size(), kNamed)))
+      named.push_back(short_name(file));
     const std::size_t more = files.size() - named.size();
     lines.push_back(fmt::format(
         "{}: {} files of states on NVMe {}: so does a copy that was cut and kept its size: {}{}; "
@@ -161,7 +167,51 @@ class Doubts {
   std::vector<std::string> zero_, cut_;
 };
 
+/// Two states whose files have the same bytes.
+using EqualPair = std::pair<const SwappedState*, const SwappedState*>;
+
+std::vector<EqualPair> equal_pairs(const std::vector<SwappedState>& states) {
+  ShardCopies known;
+  std::map<std::string_view, const SwappedState*> by_file;
+  std::vector<EqualPair> pairs;
+  for (const SwappedState& state : states) {
+    if (has_one_value(state.view)) continue;
+    by_file.emplace(state.file, &state);
+    if (const auto other = known.find_or_add(state.file, {state.whole_file}))
+      pairs.emplace_back(&state, by_file.at(*other));
+  }
+  return pairs;
+}
+
+std::size_t moments_of(const std::vector<SwappedState>& states, const SwappedState& one) {
+  return static_cast<std::size_t>(std::ranges::count_if(states, [&](const SwappedState& state) {
+    return state.group == one.group && state.rank == one.rank && state.name != state::kFp32;
+  }));
+}
+
 }  // namespace
+
+std::optional<std::string> doubt_about_copies(const std::vector<SwappedState>& states) {
+  const std::vector<EqualPair> pairs = equal_pairs(states);
+  const auto are_of = [](const EqualPair& a, const EqualPair& b) {
+    return a.first->name == a.second->name && a.first->group == b.first->group &&
+           a.first->rank == b.first->rank && a.second->group == b.second->group &&
+           a.second->rank == b.second->rank;
+  };
+  std::vector<std::string> named;
+  for (const EqualPair& pair : pairs) {
+    const auto alike = static_cast<std::size_t>(
+        std::ranges::count_if(pairs, [&](const EqualPair& each) { return are_of(each, pair); }));
+    if (alike < moments_of(states, *pair.first))
+      named.push_back(
+          fmt::format("{} of {}", short_name(pair.first->file), short_name(pair.second->file)));
+  }
+  if (named.empty()) return std::nullopt;
+  return fmt::format(
+      "{}: files of states on NVMe may be copies, since they have the bytes of another state: {}; "
+      "copy the folder again from the nodes that wrote it",
+      Path(states.front().file).parent_path().parent_path().string(), first_names(named));
+}
 
 std::vector<std::string> doubts_about_zeros(const std::vector<SwappedState>& states) {
   return Doubts(states).lines();

@@ -7,6 +7,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -27,5 +28,10 @@ struct SwappedState {
 /// or all moments, of zeros only; zeros that begin inside of a parameter and go on to the end.
 /// Moments that are zero together are those of parameters without gradients, and not doubted.
 std::vector<std::string> doubts_about_zeros(const std::vector<SwappedState>& states);
+
+/// Returns a line about files with the bytes of another state's, nullopt when there are none. Files
+/// of one value may be equal, and so may all moments of two sub-groups: parameters with the same
+/// gradients have them.
+std::optional<std::string> doubt_about_copies(const std::vector<SwappedState>& states);
 
 }  // namespace unishard::converters::deepspeed
