@@ -1573,6 +1573,16 @@ TEST(DeepSpeedContradictions, StatesOnNvmeWithTheBytesOfAnotherAreSaid) {
   EXPECT_THAT(doubts(both), testing::Not(testing::Contains(is_copy))) << "equal gradients";
 }
 
+TEST(DeepSpeedContradictions, SquaresOnNvmeAreNotNegative) {
+  SKIP_WITHOUT_FIXTURES();
+  const Copy copy("stage3_nvme_swapped");
+  const Path folder = copy.tag() / "offloaded_tensors/rank01";
+  swap_files(folder / "exp_avg_sq-15_24.tensor.swp", folder / "exp_avg-15_24.tensor.swp");
+  EXPECT_THAT(open_source(posix_storage(), copy.path())->remarks(),
+              testing::Contains(testing::AllOf(testing::HasSubstr("hold negative numbers"),
+                                               testing::HasSubstr("rank01/exp_avg_sq-15_24"))));
+}
+
 TEST(DeepSpeedContradictions, StatesOnNvmeThatLostTheirContentAreSaid) {
   SKIP_WITHOUT_FIXTURES();
   using Files = std::vector<std::string>;

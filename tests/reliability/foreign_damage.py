@@ -117,10 +117,10 @@ def side_file(file):
 
 
 def is_checked(file):
-    """Whether a checksum covers the file: archives of torch.save unless they were written without."""
+    """Whether checksums cover the file: those of archives of torch.save that were written with all of them."""
     try:
         with zipfile.ZipFile(file) as archive:
-            return any(entry.CRC for entry in archive.infolist())
+            return all(entry.CRC or not entry.file_size for entry in archive.infolist())
     except (zipfile.BadZipFile, ValueError, OSError, NotImplementedError):
         return False
 
@@ -292,7 +292,7 @@ class Campaign:
             return not any(letter.isdigit() for letter in file.name) or file.suffix == ".json"
         if file.suffix == ".json" and is_json(file):
             return name == f"file {file.name}" or not name.startswith("tensor ")
-        return not checked and how.endswith(("flipped", "zeroed")) and how != "zeroed"
+        return not checked and (how.startswith("swapped") or (how.endswith(("flipped", "zeroed")) and how != "zeroed"))
 
     @staticmethod
     def judge(damaged, healthy, is_invisible):

@@ -190,6 +190,7 @@ class RankReader {
     }
     if (std::ranges::any_of(first.settings, is_lion))  // the CPU's has squares and never uses them
       std::erase_if(states, [](const auto& state) { return state.name == state::kExpAvgSq; });
+    if (auto doubt = doubt_about_squares(states)) parts_.remarks.push_back(*std::move(doubt));
     if (auto doubt = doubt_about_copies(states)) parts_.remarks.push_back(*std::move(doubt));
     for (std::string& doubt : doubts_about_zeros(states))
       parts_.remarks.push_back(std::move(doubt));

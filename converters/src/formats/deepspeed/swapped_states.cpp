@@ -5,6 +5,7 @@
 #include "unishard/format/text.hpp"
 
 #include "containers/equal_elements.hpp"
+#include "formats/deepspeed/pickle_fields.hpp"
 #include "formats/deepspeed/shard_copies.hpp"
 
 #include <fmt/format.h>
@@ -210,6 +211,28 @@ std::optional<std::string> doubt_about_copies(const std::vector<SwappedState>& s
   return fmt::format(
       "{}: files of states on NVMe may be copies, since they have the bytes of another state: {}; "
       "copy the folder again from the nodes that wrote it",
+      Path(states.front().file).parent_path().parent_path().string(), first_names(named));
+}
+
+std::optional<std::string> doubt_about_squares(const std::vector<SwappedState>& states) {
+  constexpr std::uint64_t kLooked = 256;  // elements of each parameter
+  const auto has_negative = [&](const SwappedState& state) {
+    return std::ranges::any_of(state.parameters, [&](const ElementRange& part) {
+      const auto numbers = floats(state.view, part.begin, std::min(kLooked, part.size()));
+      return std::ranges::any_of(numbers, [](double number) { return number < 0; });
+    });
+  };
+  std::vector<std::string> named;
+  for (const SwappedState& state : states) {
+    if (state.name == state::kExpAvgSq && info(state.view.dtype).kind == Kind::Float &&
+        has_negative(state))
+      named.push_back(short_name(state.file));
+  }
+  if (named.empty()) return std::nullopt;
+  return fmt::format(
+      "{}: files of squares on NVMe hold negative numbers, and may be another state's: {}; copy "
+      "the "
+      "folder again from the nodes that wrote it",
       Path(states.front().file).parent_path().parent_path().string(), first_names(named));
 }
 

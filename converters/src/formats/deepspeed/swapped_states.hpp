@@ -29,6 +29,10 @@ struct SwappedState {
 /// Moments that are zero together are those of parameters without gradients, and not doubted.
 std::vector<std::string> doubts_about_zeros(const std::vector<SwappedState>& states);
 
+/// Returns a line about files of squares (exp_avg_sq) that hold negative numbers among the first of
+/// a parameter: another state's content is in their place. nullopt when there are none.
+std::optional<std::string> doubt_about_squares(const std::vector<SwappedState>& states);
+
 /// Returns a line about files with the bytes of another state's, nullopt when there are none. Files
 /// of one value may be equal, and so may all moments of two sub-groups: parameters with the same
 /// gradients have them.
