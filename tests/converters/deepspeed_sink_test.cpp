@@ -877,6 +877,28 @@ TEST(PickleJson, LeavesOutWhatIsNoData) {
   EXPECT_NE(dropped[0].find("my.Arguments"), std::string::npos);
 }
 
+TEST(PickleJson, LeavesOutOfAContainerOnlyWhatIsNoData) {
+  const Json value = parse_json(R"({
+    "list": [1, {"$type": "object", "name": "my.A"}, 3],
+    "tuple": {"$type": "tuple", "items": [{"a": {"$type": "object", "name": "my.A"}, "b": 2}]},
+    "space": {"$type": "object", "name": "argparse.Namespace",
+              "state": {"a": {"$type": "object", "name": "my.A"}, "b": 2}},
+    "none": [{"$type": "object", "name": "my.A"}]})",
+                                "test");
+  std::vector<std::string> dropped;
+  const Json kept = torch::without_unwritable(value, "client_state", dropped);
+  EXPECT_EQ(kept, parse_json(R"({"list": [1, null, 3],
+    "tuple": {"$type": "tuple", "items": [{"b": 2}]},
+    "space": {"$type": "object", "name": "argparse.Namespace", "state": {"b": 2}}})",
+                             "test"));
+  EXPECT_THAT(dropped,
+              testing::ElementsAre(testing::AllOf(testing::StartsWith("client_state.list.1: "),
+                                                  testing::EndsWith("None is in its place")),
+                                   testing::StartsWith("client_state.tuple.0.a: "),
+                                   testing::StartsWith("client_state.space.a: "),
+                                   testing::StartsWith("client_state.none: ")));
+}
+
 TEST(PickleJson, KeepsPlainObjectsOnly) {
   const auto reason = [](const char* text) {
     std::vector<std::string> dropped;

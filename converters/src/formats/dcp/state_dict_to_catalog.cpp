@@ -8,6 +8,7 @@
 
 #include "containers/inline_tensors.hpp"
 #include "containers/pickle_json.hpp"
+#include "containers/plain_settings.hpp"
 #include "core/adam_settings.hpp"
 #include "core/key_text.hpp"
 #include "core/later_changes.hpp"
@@ -332,6 +333,7 @@ class Arranger {
         }
         group["params"] = std::move(params);
         drop_tensors(group, all.size(), out_.notes);
+        torch::make_settings_plain(group, all.size(), out_.notes, out_.losses);
         all.push_back(std::move(group));
       }
     }
@@ -687,16 +689,20 @@ class Arranger {
   }
 
   void add_scalars() {
-    bool is_known = false;  // an optimizer of which everybody knows whether it counts
+    // Everybody knows whether Adam and SGD count. Others have a second moment alone.
+    bool has_first = false, has_second = false, has_momentum = false;
     std::vector<std::string> stateful;
     for (const State& state : states_) {
-      is_known |= state.key.state == state::kExpAvgSq || state.key.state == "momentum_buffer";
+      has_first |= state.key.state == state::kExpAvg;
+      has_second |= state.key.state == state::kExpAvgSq;
+      has_momentum |= state.key.state == "momentum_buffer";
       if (!is_step(state)) stateful.push_back(state.key.fqn);
     }
     const auto name_of = [&](const OptimizerKey& key) {
       return attribution_.fqn_of(key.optimizer, key.fqn);
     };
-    Json scalars = scalars_.json(name_of, tensor_steps_, stateful, is_known);
+    Json scalars =
+        scalars_.json(name_of, tensor_steps_, stateful, (has_first && has_second) || has_momentum);
     const std::string key(kOptimizerScalars);
     if (!scalars.empty()) keep(key, {{key, false}}, std::move(scalars));
   }

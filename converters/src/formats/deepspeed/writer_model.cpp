@@ -269,6 +269,10 @@ bool is_adam(const SinkGroup& group) {
          std::ranges::all_of(group.states, is_state_of_adam);
 }
 
+bool is_torch_adam(const SinkGroup& group) {
+  return is_adam(group) && !group.settings.contains("use_muon") && !group.counts_in_int();
+}
+
 /// torch's optimizers index their groups without defaults: what a group lacks (one of UniShard's
 /// trainer, one of an older torch) it gets here.
 void complete(SinkGroup& group, const Json& config) {
@@ -331,6 +335,9 @@ void add_groups(const Catalog& catalog, SinkModel& model) {
     find_states(catalog, model, all[g]);
     all[g].settings =
         torch::without_unwritable(all[g].settings, fmt::format("groups.{}", g), model.notes);
+    if (std::string line = is_torch_adam(all[g]) ? note_assumed_settings(all[g].settings, g) : "";
+        !line.empty())
+      model.notes.push_back(std::move(line));
     complete(all[g], catalog.config);
     sort_for_muon(all[g], model);
     model.groups.push_back(std::move(all[g]));
