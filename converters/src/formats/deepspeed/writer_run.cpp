@@ -101,12 +101,13 @@ Json parameter_names(const SinkModel& model) {
   return groups;
 }
 
-/// Returns the parameters of each group if a group has frozen ones, else null.
+/// Returns the parameters of each group if a group has some that DeepSpeed does not train, frozen
+/// and complex ones, else null.
 Json members_with_frozen(const Catalog& catalog, const SinkModel& model) {
   if (!catalog.groups.is_array()) return {};
   std::unordered_set<std::string_view> frozen;
   for (const ModuleEntry& entry : model.module) {
-    if (entry.kind == ModuleEntry::Kind::Frozen) frozen.insert(entry.fqn);
+    if (entry.kind != ModuleEntry::Kind::Trainable) frozen.insert(entry.fqn);
   }
   Json groups = Json::array();
   bool has_frozen = false;
@@ -140,6 +141,7 @@ Json unishard_section(const Catalog& catalog, const SinkModel& model) {
   copy_file_records(catalog.producer, section);
   if (Json members = members_with_frozen(catalog, model); !members.is_null())
     section[kGroupMembers] = std::move(members);
+  if (!model.wide_weights.empty()) section[kWideWeights] = model.wide_weights;
   if (catalog.stage == 0) section["parameters"] = parameter_names(model);
   return section;
 }
