@@ -450,12 +450,15 @@ TEST(DeepSpeedSink, Stage3RefusesFloat64Beside16BitWeightsInAGroup) {
 
 TEST(DeepSpeedSink, KeepsTypesOfTorchInSettings) {
   const Json dtype = {{"$type", "torch.dtype"}, {"value", "torch.bfloat16"}};
+  const Json size = {{"$type", "torch.Size"}, {"items", {2, 3}}};
   for (const std::uint32_t stage : {0u, 2u, 3u, 4u}) {
     Catalog catalog = small_model(1, stage % 4);
-    catalog.groups = Json::array({{{"lr", 0.5}, {"state_dtype", dtype}}});
+    catalog.groups = Json::array({{{"lr", 0.5}, {"state_dtype", dtype}, {"block", size}}});
     const TempDir dir;
     write(dir.path(), catalog, stage == 4);
-    EXPECT_EQ(open_source(posix_storage(), dir.path())->catalog().groups[0]["state_dtype"], dtype);
+    const Json group = open_source(posix_storage(), dir.path())->catalog().groups[0];
+    EXPECT_EQ(group["state_dtype"], dtype);
+    EXPECT_EQ(group["block"], size);
   }
 }
 

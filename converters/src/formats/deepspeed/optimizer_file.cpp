@@ -209,7 +209,7 @@ Json read_group_settings(const TorchFile& file, Value param_groups,
       const std::string key(group.key(k).string());
       if (key == "params") continue;
       settings[key] = plain_json(file, group.value(k), fmt::format("param_groups.{}.{}", i, key),
-                                 notes, Dtypes::Kept);
+                                 notes, TorchTypes::Kept);
     }
     std::vector<std::string> lines;
     Losses losses;

@@ -39,14 +39,14 @@ void simplify_dict(Json& value) {
   if (object.size() == pairs->size()) value = std::move(object);
 }
 
-/// Tuples become arrays, and dtypes texts unless these stay.
-void simplify(Json& value, Dtypes dtypes) {
+/// Tuples become arrays; sizes do so, and dtypes become texts, unless torch's types stay.
+void simplify(Json& value, TorchTypes types) {
   if (value.is_object() && value.contains("$type")) {
     const std::string type = value["$type"].get<std::string>();
-    if (type == "tuple" || type == "torch.Size") {
+    if (type == "tuple" || (type == "torch.Size" && types == TorchTypes::Plain)) {
       Json items = std::move(value["items"]);
       value = std::move(items);
-    } else if (type == "torch.dtype" && dtypes == Dtypes::AsText) {
+    } else if (type == "torch.dtype" && types == TorchTypes::Plain) {
       Json text = std::move(value["value"]);
       value = std::move(text);
     } else if (type == "collections.OrderedDict" || type == "builtins.dict") {
@@ -54,7 +54,7 @@ void simplify(Json& value, Dtypes dtypes) {
     }
   }
   if (value.is_structured()) {
-    for (Json& part : value) simplify(part, dtypes);
+    for (Json& part : value) simplify(part, types);
   }
 }
 
@@ -201,12 +201,12 @@ std::vector<NamedView> named_views(const TorchFile& file, Value dict, std::strin
 }
 
 Json plain_json(const TorchFile& file, Value value, const std::string& path, Notes& notes,
-                Dtypes dtypes) {
+                TorchTypes types) {
   if (TorchFile::is_tensor(value)) {
     if (const auto number = number_of(file, value)) return *number;
   }
   Json json = exact_json(value, path, file.pickle().bytes().size(), notes);
-  simplify(json, dtypes);
+  simplify(json, types);
   return json;
 }
 
