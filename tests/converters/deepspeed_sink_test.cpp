@@ -389,6 +389,90 @@ TEST(DeepSpeedSink, KeepsStatesThatAreOneNumber) {
               testing::Contains(testing::HasSubstr("universal checkpoints hold no numbers")));
 }
 
+TEST(DeepSpeedSink, RefusesNumbersThatDifferInAFlatGroup) {
+  Catalog catalog = small_model(1, 0);
+  for (const char* fqn : {"a", "b"}) catalog.tensors.push_back(tensor(fqn, "eta", {}));
+  const TempDir whole, flat;
+  const MemorySource source(catalog);  // gives each tensor another number
+  EXPECT_THAT(write(whole.path(), source, catalog), testing::IsEmpty());
+  EXPECT_EQ(first_difference(source, whole.path()), "");
+  catalog.stage = 1;
+  EXPECT_THAT(test::error_of([&] { write(flat.path(), source, catalog); }),
+              test::Fails(ErrorCode::Unsupported, {"a [eta]", "b [eta]"}, "--stage 0"));
+}
+
+/// `a` in 16 bits, and `b` in a wider type.
+Catalog mixed_model(DType wide, std::uint32_t stage) {
+  Catalog catalog;
+  catalog.tensors = {tensor("a", "weights", {5, 10}, DType::BFloat16),
+                     tensor("a", "exp_avg", {5, 10}),
+                     tensor("a", "exp_avg_sq", {5, 10}),
+                     tensor("b", "fp32", {7}, wide),
+                     tensor("b", "exp_avg", {7}),
+                     tensor("b", "exp_avg_sq", {7})};
+  catalog.step = 3;
+  catalog.world_size = 2;
+  catalog.stage = stage;
+  return catalog;
+}
+
+TEST(DeepSpeedSink, WideWeightsBeside16BitOnesComeBackAsTheyWere) {
+  for (const DType wide : {DType::Float32, DType::Float64}) {
+    for (const std::uint32_t stage : {0u, 1u, 2u, 3u, 4u}) {  // 4: universal
+      if (stage == 3 && wide == DType::Float64) continue;
+      SCOPED_TRACE(fmt::format("{} {}", name_of(wide), stage));
+      const Catalog catalog = mixed_model(wide, stage % 4);
+      const MemorySource source(catalog);
+      const TempDir dir;
+      auto sink = make(dir.path(), catalog, stage == 4);
+      EXPECT_THAT(sink->remarks(),
+                  testing::ElementsAre(testing::AllOf(testing::HasSubstr("1 of them, \"b\" first"),
+                                                      testing::HasSubstr("bfloat16"))));
+      copy(whole_copy(source, catalog), *sink, {});
+      sink->commit();
+      const auto read = open_source(posix_storage(), dir.path());
+      EXPECT_FALSE(read->catalog().find("b", state::kWeights)) << "it is no rounded copy";
+      const auto weights = read->catalog().find("a", state::kWeights);
+      ASSERT_TRUE(weights);
+      std::vector<std::byte> expected(100), got(100);
+      source.read(0, {0, 50}, expected);
+      read->read(*weights, {0, 50}, got);
+      EXPECT_EQ(expected, got);
+    }
+  }
+}
+
+TEST(DeepSpeedSink, Stage3RefusesFloat64Beside16BitWeightsInAGroup) {
+  const TempDir dir;
+  EXPECT_THAT(test::error_of([&] { make(dir.path(), mixed_model(DType::Float64, 3), false); }),
+              test::Fails(ErrorCode::Unsupported, {"a [weights] is bfloat16"}, "--stage 2"));
+}
+
+TEST(DeepSpeedSink, KeepsTypesOfTorchInSettings) {
+  const Json dtype = {{"$type", "torch.dtype"}, {"value", "torch.bfloat16"}};
+  const Json size = {{"$type", "torch.Size"}, {"items", {2, 3}}};
+  for (const std::uint32_t stage : {0u, 2u, 3u, 4u}) {
+    Catalog catalog = small_model(1, stage % 4);
+    catalog.groups = Json::array({{{"lr", 0.5}, {"state_dtype", dtype}, {"block", size}}});
+    const TempDir dir;
+    write(dir.path(), catalog, stage == 4);
+    const Json group = open_source(posix_storage(), dir.path())->catalog().groups[0];
+    EXPECT_EQ(group["state_dtype"], dtype);
+    EXPECT_EQ(group["block"], size);
+  }
+}
+
+TEST(DeepSpeedSink, AComplexParameterStaysInItsGroup) {
+  Catalog catalog;
+  catalog.tensors = {tensor("a", "fp32", {5, 10}), tensor("c", "weights", {3}, DType::Complex64)};
+  for (TensorInfo& each : catalog.tensors) each.group = 0;
+  catalog.groups = parse_json(R"([{"lr": 0.5, "momentum": 0.0, "params": ["a", "c"]}])", "test");
+  const TempDir dir;
+  EXPECT_THAT(write(dir.path(), catalog), testing::Contains(testing::HasSubstr("c: ")));
+  EXPECT_EQ(open_source(posix_storage(), dir.path())->catalog().groups[0]["params"],
+            Json({"a", "c"}));
+}
+
 TEST(DeepSpeedSink, Stage0WrapsA16BitOptimizerAsDeepSpeedDoes) {
   for (const bool fused : {false, true}) {
     TempDir dir;
@@ -749,6 +833,29 @@ TEST(DeepSpeedUniversalSink, NotesThatTheLoaderWantsMomentsAtStage3) {
   EXPECT_NE(notes[0].find("asks for exp_avg and exp_avg_sq"), std::string::npos);
 }
 
+/// A training whose optimizer has a second moment and a state `first` in the place of the other.
+Catalog with_states(std::string_view first, const Shape& second) {
+  Catalog catalog;
+  catalog.tensors = {tensor("a", "fp32", {5, 10}), tensor("a", first, {5, 10}),
+                     tensor("a", "exp_avg_sq", second)};
+  catalog.groups =
+      parse_json(R"([{"lr": 0.5, "betas": [0.9, 0.99], "eps": 1e-8, "amsgrad": false}])", "test");
+  return catalog;
+}
+
+TEST(DeepSpeedUniversalSink, WritesAScheduleFreeOptimizer) {
+  const MemorySource source(with_states("z", {5, 10}));
+  const TempDir dir;
+  write(dir.path(), source, source.catalog(), true);
+  EXPECT_EQ(first_difference(source, dir.path()), "");
+}
+
+TEST(DeepSpeedUniversalSink, RefusesAMomentThatIsOneNumber) {
+  const TempDir dir;
+  EXPECT_THAT(test::error_of([&] { make(dir.path(), with_states("exp_avg", {}), true); }),
+              test::Fails(ErrorCode::Unsupported, {"exp_avg_sq", "one number"}));
+}
+
 TEST(DeepSpeedUniversalSink, RefusesNamesThatAreNoFileNames) {
   for (const std::string& name : {std::string("a/b"), std::string(".."), std::string(256, 'x')}) {
     Catalog catalog;
@@ -875,6 +982,28 @@ TEST(PickleJson, LeavesOutWhatIsNoData) {
   ASSERT_EQ(dropped.size(), 3u);
   EXPECT_NE(dropped[0].find("client_state.args: "), std::string::npos);
   EXPECT_NE(dropped[0].find("my.Arguments"), std::string::npos);
+}
+
+TEST(PickleJson, LeavesOutOfAContainerOnlyWhatIsNoData) {
+  const Json value = parse_json(R"({
+    "list": [1, {"$type": "object", "name": "my.A"}, 3],
+    "tuple": {"$type": "tuple", "items": [{"a": {"$type": "object", "name": "my.A"}, "b": 2}]},
+    "space": {"$type": "object", "name": "argparse.Namespace",
+              "state": {"a": {"$type": "object", "name": "my.A"}, "b": 2}},
+    "none": [{"$type": "object", "name": "my.A"}]})",
+                                "test");
+  std::vector<std::string> dropped;
+  const Json kept = torch::without_unwritable(value, "client_state", dropped);
+  EXPECT_EQ(kept, parse_json(R"({"list": [1, null, 3],
+    "tuple": {"$type": "tuple", "items": [{"b": 2}]},
+    "space": {"$type": "object", "name": "argparse.Namespace", "state": {"b": 2}}})",
+                             "test"));
+  EXPECT_THAT(dropped,
+              testing::ElementsAre(testing::AllOf(testing::StartsWith("client_state.list.1: "),
+                                                  testing::EndsWith("None is in its place")),
+                                   testing::StartsWith("client_state.tuple.0.a: "),
+                                   testing::StartsWith("client_state.space.a: "),
+                                   testing::StartsWith("client_state.none: ")));
 }
 
 TEST(PickleJson, KeepsPlainObjectsOnly) {

@@ -5,6 +5,7 @@
 #include "unishard/format/tensor_info.hpp"
 
 #include "containers/pickle_json.hpp"
+#include "containers/pickle_writer.hpp"
 #include "containers/torch_output.hpp"
 
 #include <algorithm>
@@ -19,7 +20,18 @@ struct Made {
   DType dtype;
   Shape shape;
   std::vector<float> values;  ///< of Float32; other types are all zero
+  /// "module.Class": an object of that class in the tensor's place.
+  std::string object = {};
 };
+
+/// Writes an object that is made without arguments.
+inline void write_object(torch::PickleWriter& pickle, const std::string& name) {
+  const std::size_t dot = name.rfind('.');
+  pickle.global(name.substr(0, dot), name.substr(dot + 1));
+  pickle.begin_tuple();
+  pickle.end_tuple();
+  pickle.reduce();
+}
 
 /// torch.save of `object`, whose {"$tensor": name} are `tensors`, into an archive of that name.
 inline void save_torch(const Path& file, const Json& object,
@@ -28,6 +40,7 @@ inline void save_torch(const Path& file, const Json& object,
   torch::PickleWriter pickle;
   std::vector<std::string> order;
   torch::write_json(pickle, object, [&](torch::PickleWriter& writer, const std::string& name) {
+    if (!tensors.at(name).object.empty()) return write_object(writer, tensors.at(name).object);
     const auto known = std::ranges::find(order, name);
     const auto key = static_cast<std::size_t>(known - order.begin());
     if (known == order.end()) order.push_back(name);

@@ -369,6 +369,102 @@ TEST(TrainingFile, KeepsOptimizerStatesThatAreNoTensors) {
   EXPECT_FALSE(numbers["pairs"][0][1].contains("step"));
 }
 
+/// A scalar of numpy, as Python pickles it.
+Json numpy_scalar(const char* type, const char* hex) {
+  const Json none = nullptr;
+  return {
+      {"$type", "object"},
+      {"name", "numpy.core.multiarray.scalar"},
+      {"args", Json::array({{{"$type", "object"},
+                             {"name", "numpy.dtype"},
+                             {"args", Json::array({type, false, true})},
+                             {"state", tuple(Json::array({3, "<", none, none, none, -1, -1, 0}))}},
+                            {{"$type", "bytes"}, {"hex", hex}}})}};
+}
+
+/// A training of Adam with these settings, in which "object" is an object of a class.
+std::unique_ptr<Source> open_adam(const test::TempDir& folder, Json settings, const Json& step) {
+  std::map<std::string, Made> tensors = kTensors;
+  tensors["object"] = {DType::Float32, {}, {}, "my.Strategy"};
+  const Json of_a = {{"step", step}, {"exp_avg", tensor("a.m")}, {"exp_avg_sq", tensor("a.v")}};
+  const Json of_b = {{"step", step}, {"exp_avg", tensor("b.m")}, {"exp_avg_sq", tensor("b.m")}};
+  settings["params"] = Json::array({0, 1});
+  save_torch(folder.path() / "in.pt",
+             {{"model", {{"a", tensor("a")}, {"b", tensor("b")}}},
+              {"optimizer",
+               {{"state", numbered({of_a, of_b})}, {"param_groups", Json::array({settings})}}}},
+             tensors);
+  return open_in_order(folder.path() / "in.pt");
+}
+
+TEST(TrainingFile, LosesOfASettingOnlyTheObjectInIt) {
+  const test::TempDir folder;
+  const auto source = open_adam(folder,
+                                {{"lr", 0.25},
+                                 {"strategy", tensor("object")},
+                                 {"betas", tuple({0.5, 0.75})},
+                                 {"layers", Json::array({1, tensor("object"), 3})},
+                                 {"scale", numpy_scalar("f8", "000000000000e03f")}},
+                                5);
+  const Json expected = {{"lr", 0.25},
+                         {"betas", Json::array({0.5, 0.75})},
+                         {"layers", Json::array({1, nullptr, 3})},
+                         {"scale", 0.5},
+                         {"params", Json::array({"a", "b"})}};
+  EXPECT_EQ(source->catalog().groups[0].dump(), expected.dump());
+  const auto lines = notes_of(*source);
+  EXPECT_THAT(
+      lines, testing::Contains(testing::AllOf(
+                 testing::HasSubstr("left out: setting \"param_groups.0.strategy\": "),
+                 testing::HasSubstr("an object of the class"), testing::HasSubstr("my.Strategy"))));
+  EXPECT_THAT(lines, testing::Contains(testing::HasSubstr("param_groups.0.layers.1\": ")));
+  EXPECT_THAT(lines,
+              testing::Contains(testing::HasSubstr("param_groups.0.scale: numbers of numpy")));
+  for (const char* format : {"torch", "native", "dcp", "hdf5", "trainer", "accelerate", "deepspeed",
+                             "deepspeed-universal"}) {
+    const Path between = folder.path() / format / "first", back = folder.path() / format / "out.pt";
+    std::filesystem::create_directories(between.parent_path());
+    copy_as(format, *source, between, source->layout());
+    const auto read = open_source_as(posix_storage(), format, between);
+    copy_as("torch", *read, back);
+    for (const Json& group :
+         {read->catalog().groups[0], open_source(posix_storage(), back)->catalog().groups[0]}) {
+      for (const auto& [key, value] : expected.items())
+        EXPECT_EQ(group.value(key, Json()), value) << format << ": " << key;
+      EXPECT_FALSE(group.contains("strategy")) << format;
+    }
+  }
+}
+
+TEST(TrainingFile, WithoutASettingOfAdamGetsTheDefaultWithALine) {
+  const test::TempDir folder;
+  const auto source = open_adam(
+      folder, {{"lr", 0.25}, {"betas", tensor("object")}, {"eps", 1e-6}, {"weight_decay", 0.0}}, 5);
+  for (const char* format : {"dcp", "trainer", "accelerate", "deepspeed"})
+    EXPECT_THAT(copy_as(format, *source, folder.path() / format)->notes(),
+                testing::Contains(testing::HasSubstr("betas ([0.9,0.999])")))
+        << format;
+}
+
+TEST(TrainingFile, MayCountStepsInNumbersOfNumpy) {
+  const test::TempDir folder;
+  const auto source = open_adam(folder, {{"lr", 0.25}, {"betas", tuple({0.5, 0.75})}},
+                                numpy_scalar("i8", "0200000000000000"));
+  EXPECT_EQ(source->catalog().step, 2);
+  EXPECT_THAT(source->remarks(), testing::Not(testing::Contains(testing::HasSubstr("no steps"))));
+  copy_as("trainer", *source, folder.path() / "run");
+  EXPECT_EQ(open_source(posix_storage(), folder.path() / "run")->catalog().step, 2);
+}
+
+TEST(TrainingFile, OfAnOptimizerThatDoesNotCountGetsNoStep) {
+  const test::TempDir folder;
+  const auto source = open_training(folder, {{"z", tensor("a.m")}, {"exp_avg_sq", tensor("a.v")}},
+                                    {{"z", tensor("b.m")}, {"exp_avg_sq", tensor("b.m")}});
+  copy_as("native", *source, folder.path() / "run");
+  copy_as("torch", *open_source(posix_storage(), folder.path() / "run"), folder.path() / "out.pt");
+  EXPECT_FALSE(named_states(folder.path() / "out.pt")["a"].contains("step"));
+}
+
 TEST(TrainingFile, KeepsTheKindOfStepCounters) {
   const test::TempDir folder;
   const Json counts = {{"step", 3}, {"m", tensor("a.m")}};

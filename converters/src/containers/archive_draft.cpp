@@ -1,6 +1,8 @@
 #include "containers/archive_draft.hpp"
 
 #include <cstring>
+#include <memory>
+#include <utility>
 
 namespace unishard::converters::torch {
 
@@ -36,6 +38,18 @@ void ArchiveDraft::tensor(std::size_t index, DType dtype) {
     }
   }
   view(found->second, dtype, shape);
+}
+
+void ArchiveDraft::number(const std::vector<std::uint32_t>& tensors) {
+  const DType dtype = catalog_.tensors[tensors.front()].dtype;
+  const Storage storage = add_storage(dtype, 1);
+  const auto agreed = std::make_shared<AgreedNumber>();
+  for (const std::uint32_t tensor : tensors) {
+    Placement place{tensor, {0, 1}, archive_, storage.number, 0, dtype};
+    place.agreed = agreed;
+    plan_.placements.push_back(std::move(place));
+  }
+  view(storage, dtype, {});
 }
 
 void ArchiveDraft::flat(DType dtype, std::uint64_t length, const std::vector<FlatPiece>& pieces) {

@@ -33,6 +33,8 @@ class ArchiveDraft {
   void tensor(std::size_t index, DType dtype);
   /// Writes it with its own dtype.
   void tensor(std::size_t index) { tensor(index, catalog_.tensors[index].dtype); }
+  /// Writes one number that all of these tensors have, which their bytes must show.
+  void number(const std::vector<std::uint32_t>& tensors);
   /// Writes a vector of `length` elements. `pieces` are in order; elements outside all pieces are
   /// zero.
   void flat(DType dtype, std::uint64_t length, const std::vector<FlatPiece>& pieces);

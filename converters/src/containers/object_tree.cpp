@@ -16,6 +16,7 @@
 #include <optional>
 #include <unordered_map>
 #include <unordered_set>
+#include <utility>
 
 namespace unishard::converters::torch {
 namespace {
@@ -133,7 +134,7 @@ class Describer {
   std::vector<std::string> opaque;
   std::vector<std::string> attributes;
   std::vector<std::string> renamed;
-  std::vector<std::string> left_out;
+  std::vector<std::pair<std::string, std::string>> left_out;
   std::vector<std::pair<std::string, std::string>> lost_weights;
   std::vector<std::pair<std::string, std::string>> optimizers;
   std::vector<std::string> unregistered;
@@ -336,7 +337,8 @@ class Describer {
       opaque.resize(sizes[1]);
       renamed.resize(sizes[2]);
       attributes.resize(sizes[3]);
-      left_out.push_back(fmt::format("{}: {}", name(path), error.problem));
+      left_out.emplace_back(name(path), error.problem);
+      is_in_config_ = false;
       used_ = used;
     }
     return std::nullopt;
@@ -374,8 +376,45 @@ class Describer {
       return typed(call.substr(9), "items", sequence(value.args()[0], path, depth));
     }
     if (value.is_dict()) return dict_class(value, call, path, depth);
+    if (const auto content = config_content(value, call))
+      return config(*content, call, path, depth);
     if (is_module(value)) return module(value, call, path, depth);
     return unknown(value, call, path, depth);
+  }
+
+  /// Returns what a container or a node of OmegaConf holds, which the class has in a field.
+  static std::optional<Value> config_content(Value value, std::string_view call) {
+    if (!call.starts_with("omegaconf.")) return std::nullopt;
+    const bool is_node = call.starts_with("omegaconf.nodes.");
+    return value.field(is_node ? "_val" : "_content");
+  }
+
+  /// Describes the plain list, dict or value that OmegaConf wraps. The lines name the outermost.
+  Json config(Value content, const std::string& call, const std::string& path, unsigned depth) {
+    if (!is_in_config_)
+      opaque.push_back(fmt::format("{}: {}, of which the values are read", name(path), name(call)));
+    const bool was_in_config = std::exchange(is_in_config_, true);
+    Json plain = json(content, path, depth + 1);
+    is_in_config_ = was_in_config;
+    return plain;
+  }
+
+  /// Returns the number or text of an object that is made of it alone: a member of an enumeration.
+  /// Classes have capital letters, and functions, which may make anything of it, do not.
+  static std::optional<Value> only_value(Value value, std::string_view call) {
+    const std::string_view type = call.substr(call.rfind('.') + 1);
+    const bool is_class = !type.empty() && type[0] >= 'A' && type[0] <= 'Z';
+    const Value args = value.args();
+    if (!is_class || makes_plain_object(call) || args.size() != 1 || !value.items().empty() ||
+        !value.raw_pairs().empty() || has_state(value))
+      return std::nullopt;
+    constexpr std::array<NodeKind, 5> kKinds = {NodeKind::Bool, NodeKind::Int, NodeKind::BigInt,
+                                                NodeKind::Float, NodeKind::Str};
+    return std::ranges::count(kKinds, args[0].kind()) > 0 ? std::optional(args[0]) : std::nullopt;
+  }
+  static bool has_state(Value value) {
+    const auto state = value.state();
+    return state && !(state->is_dict() && state->pair_count() == 0) && !state->is_none();
   }
 
   void note_attributes(Value tensor, const std::string& path) {
@@ -524,8 +563,13 @@ class Describer {
 
   /// Keeps the parts of an object; never calls it.
   Json unknown(Value value, const std::string& call, const std::string& path, unsigned depth) {
-    if (!note_kind(value, call, path) && !makes_plain_object(call))
+    if (!note_kind(value, call, path) && !makes_plain_object(call)) {
+      if (const auto number_or_text = only_value(value, call)) {
+        opaque.push_back(fmt::format("{}: {}, of which the value is read", name(path), name(call)));
+        return json(*number_or_text, path, depth + 1);
+      }
       opaque.push_back(fmt::format("{}: {}", name(path), call.empty() ? "a call" : name(call)));
+    }
     memory_.charge(2 * path.size() + 3 * call.size() + 8 * sizeof(Json::object_t::value_type));
     Json out = {{"$type", "object"}, {"name", call}};
     if (call.empty()) out["callable"] = json(value.callable(), path, depth + 1);
@@ -537,6 +581,7 @@ class Describer {
   }
 
   const std::uint64_t budget_;
+  bool is_in_config_ = false;
   std::uint64_t used_ = 0;
   MemoryBudget memory_;
   std::unordered_set<std::string> names_;  ///< names of tensors

@@ -30,13 +30,15 @@ struct ObjectTree {
   std::vector<NamedTensor> tensors;  ///< in order of appearance; names are unique
   Json content;
   /// "path: module.Class" of each object of which only the parts are kept, because it does not make
-  /// a plain object (plain_objects.hpp).
+  /// a plain object (plain_objects.hpp); also of a member of an enumeration and of OmegaConf's
+  /// containers, in whose places their values are.
   std::vector<std::string> opaque;
   /// "path: names" of each ordinary tensor that has attributes of the user's, which are not read.
   std::vector<std::string> attributes;
   std::vector<std::string> renamed;  ///< one line for each name that differs from its path
-  /// "path: problem" of each member near the root that is left out, because it is an EndlessObject.
-  std::vector<std::string> left_out;
+  /// The path of each member near the root that is left out, because it is an EndlessObject, and
+  /// the problem.
+  std::vector<std::pair<std::string, std::string>> left_out;
   /// The path of each parameter or quantized tensor that a module holds where its state dict does
   /// not look, or that has no data yet, and what it is: weights that are left out.
   std::vector<std::pair<std::string, std::string>> lost_weights;

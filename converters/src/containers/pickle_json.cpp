@@ -91,6 +91,25 @@ std::optional<std::string> factory_of(const Json& dict) {
   return is_plain ? std::optional(name.get<std::string>()) : std::nullopt;
 }
 
+/// Returns the name of the class or function that an object or a global has.
+std::string class_of(const Json& json) {
+  const Json& name = member_or_null(json, "name");
+  if (name == "builtins.getattr" && json.contains("args") && json["args"].is_array() &&
+      !json["args"].empty())
+    return class_of(json["args"][0]);  // a member of an enumeration, of Python 3.11
+  return name.is_string() ? name.get<std::string>() : std::string();
+}
+
+[[noreturn]] void refuse_object(const std::string& type, const Json& json) {
+  const std::string name = class_of(json);
+  if (name.empty()) refuse(type, "cannot be written as data");
+  raise(ErrorCode::Unsupported,
+        fmt::format("{} {}, which cannot be written as data",
+                    type == "global" ? "the class or function" : "an object of the class",
+                    quote(name)),
+        "leave it out of the output");
+}
+
 class JsonPickler {
  public:
   JsonPickler(PickleWriter& pickle, const WriteTensor& tensor) : pickle_(pickle), tensor_(tensor) {}
@@ -189,8 +208,7 @@ class JsonPickler {
     if (type == "torch.Tensor")
       raise(ErrorCode::Unsupported, "a tensor that is neither the model's nor the optimizer's",
             "leave it out of the output");
-    const std::string name = json.contains("name") ? json["name"].dump() : "";
-    refuse(type, fmt::format("{}{}cannot be written as data", name, name.empty() ? "" : " "));
+    refuse_object(type, json);
   }
 
   bool scalar(const std::string& type, const Json& json) {
@@ -389,6 +407,7 @@ class Pruner {
       return without_factory(value, path);
     if (value.is_object() && !value.contains("$type") && !value.contains("$tensor"))
       return members(value, path);
+    if (auto kept = container(value, path)) return kept;
     dropped_.push_back(fmt::format("{}: {}", path.empty() ? "the object" : path, reason));
     return std::nullopt;
   }
@@ -401,6 +420,46 @@ class Pruner {
   }
 
  private:
+  /// Returns the value with null for each of its items that cannot be written, and without such
+  /// fields of a namespace; nullopt, without a line, for another value, and for one of which that
+  /// leaves nothing, or of which much is lost.
+  std::optional<Json> container(const Json& value, const std::string& path) {
+    constexpr std::size_t kMostLost = 16;
+    std::vector<std::string> lines;
+    std::swap(lines, dropped_);
+    std::optional<Json> kept = parts_of_container(value, path);
+    std::swap(lines, dropped_);
+    if (!kept || lines.size() > kMostLost || !refusal(*kept, tensor_).empty()) return std::nullopt;
+    dropped_.insert(dropped_.end(), lines.begin(), lines.end());
+    return kept;
+  }
+  std::optional<Json> parts_of_container(const Json& value, const std::string& path) {
+    if (value.is_array()) return items(value, path);
+    if (!value.is_object()) return std::nullopt;
+    const Json type = value.value("$type", Json()), name = value.value("name", Json());
+    const bool is_tuple = type == "tuple" && value.contains("items");
+    const bool is_namespace = type == "object" && value.contains("state") &&
+                              (name == "argparse.Namespace" || name == "types.SimpleNamespace");
+    if (!is_tuple && !is_namespace) return std::nullopt;
+    const char* const part = is_tuple ? "items" : "state";
+    auto inside = is_tuple ? items(value[part], path) : prune(value[part], path);
+    if (!inside) return std::nullopt;
+    Json kept = value;
+    kept[part] = *std::move(inside);
+    return kept;
+  }
+  std::optional<Json> items(const Json& list, const std::string& path) {
+    Json kept = Json::array();
+    bool is_any_kept = false;
+    for (std::size_t i = 0; i < list.size(); ++i) {
+      auto item = prune(list[i], below(path, std::to_string(i)));
+      is_any_kept |= item.has_value();
+      if (!item) dropped_.back() += "; None is in its place";
+      kept.push_back(item ? *std::move(item) : Json());
+    }
+    return is_any_kept ? std::optional(std::move(kept)) : std::nullopt;
+  }
+
   static bool has_pairs(const Json& value) {
     if (!value.is_object() || !value.contains("pairs") || !value["pairs"].is_array()) return false;
     return std::ranges::all_of(

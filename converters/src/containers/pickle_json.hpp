@@ -60,9 +60,9 @@ std::set<std::string> tensors_in(const Json& value);
 std::optional<Json> with_all_tensors(const Json& value, const std::string& path,
                                      std::vector<std::string>& dropped);
 
-/// Returns `value` without what write_json() would refuse, at any depth of dicts, and without the
-/// tensors that `tensor` refuses. Adds "<path>: <reason>" to `dropped` for each. Nullopt when
-/// nothing is left.
+/// Returns `value` without what write_json() would refuse, at any depth of dicts, lists, tuples and
+/// namespaces, and without the tensors that `tensor` refuses. An item of a list becomes null. Adds
+/// "<path>: <reason>" to `dropped` for each. Nullopt when nothing is left.
 std::optional<Json> without_unwritable_parts(const Json& value, const std::string& path,
                                              std::vector<std::string>& dropped, WriteTensor tensor);
 

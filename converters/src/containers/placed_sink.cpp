@@ -56,10 +56,14 @@ void PlacedSink::write_box(const Placement& place, ElementRange range,
 void PlacedSink::store(const Placement& place, std::uint64_t offset,
                        std::span<const std::byte> bytes) {
   const DType from = catalog_.tensors[place.tensor].dtype;
-  if (from == place.dtype) return output_->write(place.archive, place.storage, offset, bytes);
-  std::vector<std::byte> converted(bytes.size() / size_of(from) * size_of(place.dtype));
-  convert_elements(from, bytes, place.dtype, converted);
-  output_->write(place.archive, place.storage, offset, converted);
+  std::vector<std::byte> converted;
+  if (from != place.dtype) {
+    converted.resize(bytes.size() / size_of(from) * size_of(place.dtype));
+    convert_elements(from, bytes, place.dtype, converted);
+    bytes = converted;
+  }
+  if (place.agreed) place.agreed->check(catalog_.tensors[place.tensor].label(), bytes);
+  output_->write(place.archive, place.storage, offset, bytes);
 }
 
 std::string PlacedSink::seal() {

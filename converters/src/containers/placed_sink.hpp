@@ -4,6 +4,7 @@
 #include "unishard/converters/sink.hpp"
 #include "unishard/format/box.hpp"
 
+#include "containers/agreed_number.hpp"
 #include "containers/torch_output.hpp"
 #include "core/partial_output.hpp"
 
@@ -27,6 +28,8 @@ struct Placement {
   /// `range`; the elements between them are read and not written.
   std::shared_ptr<const ElementMap> box = nullptr;
   ElementRange own = {};
+  /// What all tensors in this place have in common; null for a place of one tensor.
+  std::shared_ptr<AgreedNumber> agreed = nullptr;
 };
 
 /// Everything that a sink decides before the first byte is written.

@@ -4,9 +4,27 @@
 
 #include "core/model_tensors.hpp"
 
+#include <fmt/format.h>
+#include <fmt/ranges.h>
+
 #include <algorithm>
+#include <array>
+#include <vector>
 
 namespace unishard::converters {
+
+std::string note_assumed_settings(const Json& group, std::size_t number) {
+  constexpr std::array<const char*, 4> kDeciding = {"lr", "betas", "eps", "weight_decay"};
+  std::vector<std::string> lacking;
+  for (const char* key : kDeciding) {
+    if (!group.contains(key))
+      lacking.push_back(fmt::format("{} ({})", key, adamw_defaults()[key].dump()));
+  }
+  if (lacking.empty() || 2 * lacking.size() > kDeciding.size()) return {};
+  return fmt::format(
+      "settings that parameter group {} lacks; torch's defaults are in their places: {}", number,
+      fmt::join(lacking, ", "));
+}
 
 AdamGroups::AdamGroups(const Catalog& catalog) {
   for (const TensorInfo& tensor : catalog.tensors) {

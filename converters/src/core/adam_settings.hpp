@@ -5,6 +5,7 @@
 #include "unishard/format/catalog.hpp"
 #include "unishard/format/json.hpp"
 
+#include <cstddef>
 #include <span>
 #include <string>
 #include <string_view>
@@ -38,6 +39,11 @@ inline bool has_settings_of_adam(const Json& group) {
   return group.is_object() && group.contains("betas") && group.contains("eps") &&
          (group.contains("amsgrad") || group.contains("bias_correction"));
 }
+
+/// Returns a line about the settings that group `number` of Adam lacks and that decide how it
+/// trains, for which torch's defaults are written; empty where it lacks none. A group that lacks
+/// most is of a program that saves few.
+std::string note_assumed_settings(const Json& group, std::size_t number);
 
 /// Tells Adam's parameters by their states: both moments, and none that Adam does not have. Lion,
 /// Muon, Prodigy and others have other states, and other settings.

@@ -85,8 +85,9 @@ void add_object(const Json& row, dcp::StateDict& state) {
     const torch::TorchFile file(dcp::in_memory(object.key, std::move(bytes)));
     torch::ObjectTree tree = torch::describe(file.root(), file.pickle().bytes().size());
     for (const std::string& line : tree.opaque) state.opaque.emplace_back(object.key, line);
-    for (const std::string& line : tree.left_out)
-      state.lost_keys.push_back({object.key, object.path, line + ", which torch alone can load"});
+    for (const auto& [at, why] : tree.left_out)
+      state.lost_keys.push_back({fmt::format("{}.{}", object.key, at), object.path,
+                                 why + ", which torch alone can load"});
     if (tree.tensors.empty()) {
       object.value = std::move(tree.content);
     } else {

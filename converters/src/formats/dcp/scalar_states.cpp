@@ -1,6 +1,7 @@
 #include "formats/dcp/scalar_states.hpp"
 
 #include "containers/pickle_json.hpp"
+#include "containers/plain_settings.hpp"
 #include "containers/state_parts.hpp"
 #include "core/key_text.hpp"
 #include "core/nested_states.hpp"
@@ -56,6 +57,7 @@ class Table {
 }  // namespace
 
 void ScalarStates::add(OptimizerKey key, Json value) {
+  if (key.state == kStep) value = torch::with_plain_numbers(std::move(value));
   values_.push_back({std::move(key), std::move(value)});
 }
 

@@ -430,7 +430,8 @@ void StateDictBuilder::add_described(std::string key, const KeyPath& path, torch
       key = fmt::format("{}#{}", repeated, number);
   }
   for (const std::string& line : tree.opaque) out.opaque.emplace_back(key, line);
-  for (const std::string& line : tree.left_out) out.lost_keys.push_back({key, path, line});
+  for (const auto& [at, why] : tree.left_out)
+    out.lost_keys.push_back({fmt::format("{}.{}", key, at), path, why});
   for (const std::string& line : tree.attributes)
     out.losses.push_back(
         {Role::ClientValue, fmt::format("{}.{}", key, line), torch::kTensorAttributes});

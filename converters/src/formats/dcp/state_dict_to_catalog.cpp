@@ -8,6 +8,7 @@
 
 #include "containers/inline_tensors.hpp"
 #include "containers/pickle_json.hpp"
+#include "containers/plain_settings.hpp"
 #include "core/adam_settings.hpp"
 #include "core/key_text.hpp"
 #include "core/later_changes.hpp"
@@ -332,6 +333,7 @@ class Arranger {
         }
         group["params"] = std::move(params);
         drop_tensors(group, all.size(), out_.notes);
+        torch::make_settings_plain(group, all.size(), out_.notes, out_.losses);
         all.push_back(std::move(group));
       }
     }

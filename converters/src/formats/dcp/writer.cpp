@@ -366,8 +366,10 @@ class Planner {
     for (std::size_t g = 0; g < groups.size(); ++g) {
       const Json& own = groups[g];
       const Json params = own.contains("params") ? own["params"] : params_of(g, groups.size());
-      Json settings =
-          adam_.is_adam(params.get<std::vector<std::string>>()) ? adamw_defaults() : Json::object();
+      const bool is_adam = adam_.is_adam(params.get<std::vector<std::string>>());
+      Json settings = is_adam ? adamw_defaults() : Json::object();
+      if (std::string line = is_adam ? note_assumed_settings(own, g) : ""; !line.empty())
+        plan_.notes.push_back(std::move(line));
       for (const auto& [key, value] : own.items()) settings[key] = value;
       settings["params"] = params;
       settings = with_tuples(std::move(settings));

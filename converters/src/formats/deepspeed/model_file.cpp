@@ -139,7 +139,8 @@ Json user_value(const TorchFile& file, Value value, const std::string& path, Not
     notes.lose({Role::ClientValue, fmt::format("{}.{}", path, name), "a large tensor in a value"});
   for (const std::string& line : tree.opaque)
     notes.add(fmt::format("kept as its parts, not as an object: {} in {}", line, path));
-  for (const std::string& line : tree.left_out) notes.lose({Role::ClientValue, path, line});
+  for (const auto& [at, why] : tree.left_out)
+    notes.lose({Role::ClientValue, fmt::format("{}.{}", path, at), why});
   return std::move(tree.content);
 }
 

@@ -44,6 +44,10 @@ inline constexpr const char* kGroupMembers = "group_members";
 /// DeepSpeed removes from an optimizer.
 inline constexpr const char* kIdleGroups = "idle_groups";
 
+/// Key in UniShard's section: the parameters in float32 or float64 of a run in 16 bits, which are
+/// no weights that were rounded, although the module has them in 16 bits.
+inline constexpr const char* kWideWeights = "wide_weights";
+
 inline bool is_deepspeed_key(std::string_view key) {
   return std::ranges::count(kDeepSpeedKeys, key) > 0;
 }

@@ -3,6 +3,7 @@
 #include "unishard/format/error.hpp"
 
 #include "containers/object_tree.hpp"
+#include "containers/plain_settings.hpp"
 #include "core/nested_states.hpp"
 #include "formats/deepspeed/layout.hpp"
 #include "formats/deepspeed/module_files.hpp"
@@ -207,9 +208,14 @@ Json read_group_settings(const TorchFile& file, Value param_groups,
     for (std::size_t k = 0; k < group.pair_count(); ++k) {
       const std::string key(group.key(k).string());
       if (key == "params") continue;
-      settings[key] =
-          plain_json(file, group.value(k), fmt::format("param_groups.{}.{}", i, key), notes);
+      settings[key] = plain_json(file, group.value(k), fmt::format("param_groups.{}.{}", i, key),
+                                 notes, TorchTypes::Kept);
     }
+    std::vector<std::string> lines;
+    Losses losses;
+    torch::make_settings_plain(settings, i, lines, losses);
+    for (std::string& line : lines) notes.add(std::move(line));
+    for (Loss& loss : losses) notes.lose(std::move(loss));
     groups.push_back(std::move(settings));
     const auto params = present(group, "params");
     const bool numbered =

@@ -30,6 +30,10 @@ class Assembler {
     for (const auto& [second, first] : in_.model->aliases) {
       if (!in_.parameters->find(second)) aliases_.emplace(second, first);
     }
+    const Json wide = in_.model->own.value(kWideWeights, Json());
+    for (const Json& name : wide.is_array() ? wide : Json::array()) {
+      if (name.is_string()) wide_.insert(name.get<std::string>());
+    }
   }
 
   void run() {
@@ -90,7 +94,9 @@ class Assembler {
     if (has(state::kWeights) != parameter.states.end()) return;
     const auto master = has(state::kFp32);
     const bool has_master = master != parameter.states.end();
-    if (has_master && master->pieces.front().view.dtype == weights.dtype) return;
+    if (has_master &&
+        (master->pieces.front().view.dtype == weights.dtype || wide_.contains(parameter.fqn)))
+      return;
     if (!in_.placeholders || weights.shape == parameter.shape) {
       emit(parameter.fqn, state::kWeights, parameter.shape, whole(weights)).group = parameter.group;
     } else if (has_master && master->pieces.front().view.dtype == DType::Float32 &&
@@ -191,7 +197,7 @@ class Assembler {
   const Assembly& in_;
   PiecedCatalog& out_;
   Notes& notes_;
-  std::unordered_set<std::string> buffers_, done_;
+  std::unordered_set<std::string> buffers_, done_, wide_;  // wide_: see kWideWeights
   std::unordered_map<std::string, std::string> aliases_;
 };
 

@@ -39,14 +39,14 @@ void simplify_dict(Json& value) {
   if (object.size() == pairs->size()) value = std::move(object);
 }
 
-/// Tuples become arrays, dtypes texts: in settings the difference means nothing.
-void simplify(Json& value) {
+/// Tuples become arrays; sizes do so, and dtypes become texts, unless torch's types stay.
+void simplify(Json& value, TorchTypes types) {
   if (value.is_object() && value.contains("$type")) {
     const std::string type = value["$type"].get<std::string>();
-    if (type == "tuple" || type == "torch.Size") {
+    if (type == "tuple" || (type == "torch.Size" && types == TorchTypes::Plain)) {
       Json items = std::move(value["items"]);
       value = std::move(items);
-    } else if (type == "torch.dtype") {
+    } else if (type == "torch.dtype" && types == TorchTypes::Plain) {
       Json text = std::move(value["value"]);
       value = std::move(text);
     } else if (type == "collections.OrderedDict" || type == "builtins.dict") {
@@ -54,7 +54,7 @@ void simplify(Json& value) {
     }
   }
   if (value.is_structured()) {
-    for (Json& part : value) simplify(part);
+    for (Json& part : value) simplify(part, types);
   }
 }
 
@@ -200,12 +200,13 @@ std::vector<NamedView> named_views(const TorchFile& file, Value dict, std::strin
   return views;
 }
 
-Json plain_json(const TorchFile& file, Value value, const std::string& path, Notes& notes) {
+Json plain_json(const TorchFile& file, Value value, const std::string& path, Notes& notes,
+                TorchTypes types) {
   if (TorchFile::is_tensor(value)) {
     if (const auto number = number_of(file, value)) return *number;
   }
   Json json = exact_json(value, path, file.pickle().bytes().size(), notes);
-  simplify(json);
+  simplify(json, types);
   return json;
 }
 
@@ -217,7 +218,8 @@ Json exact_json(Value value, const std::string& path, std::uint64_t pickle_bytes
   for (const std::string& line : tree.opaque) {
     notes.add(fmt::format("kept as its parts, not as an object: {} in {}", line, path));
   }
-  for (const std::string& line : tree.left_out) notes.lose({Role::ClientValue, path, line});
+  for (const auto& [at, why] : tree.left_out)
+    notes.lose({Role::ClientValue, fmt::format("{}.{}", path, at), why});
   return std::move(tree.content);
 }
 

@@ -70,9 +70,12 @@ TensorView tensor_of(const TorchFile& file, Value value, std::string_view what);
 std::vector<NamedView> named_views(const TorchFile& file, Value dict, std::string_view what,
                                    Notes& notes);
 
-/// Returns a value as JSON, with tuples as arrays, dtypes as texts and tensors of one element as
-/// numbers.
-Json plain_json(const TorchFile& file, Value value, const std::string& path, Notes& notes);
+enum class TorchTypes : std::uint8_t { Plain, Kept };
+
+/// Returns a value as JSON, with tuples as arrays and tensors of one element as numbers; unless
+/// torch's types are kept, dtypes are texts, and sizes arrays.
+Json plain_json(const TorchFile& file, Value value, const std::string& path, Notes& notes,
+                TorchTypes types = TorchTypes::Plain);
 /// Returns a value as JSON without simplification (object_tree.hpp). Tensors and objects inside
 /// become notes.
 Json exact_json(Value value, const std::string& path, std::uint64_t pickle_bytes, Notes& notes);

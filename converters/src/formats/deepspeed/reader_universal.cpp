@@ -13,6 +13,7 @@
 #include "formats/deepspeed/frozen_pieces.hpp"
 #include "formats/deepspeed/layout.hpp"
 #include "formats/deepspeed/listed_patterns.hpp"
+#include "formats/deepspeed/missing_moments.hpp"
 #include "formats/deepspeed/module_files.hpp"
 #include "formats/deepspeed/optimizer_file.hpp"
 #include "formats/deepspeed/reader.hpp"
@@ -339,23 +340,18 @@ class UniversalReader {
     }
   }
 
-  /// Adam has two moments: what no parameter of a group has of them was lost for all. Adagrad has
-  /// the second alone and no betas; Lion the first and no amsgrad; others a second of their own;
-  /// schedule-free AdamW the second and a state of its own.
   void check_moments(std::size_t group, const std::set<std::string>& files) {
-    if (group >= settings_.size() || !settings_[group].contains("betas")) return;
-    const bool has_first = files.contains(kFirstMoment), has_second = files.contains(kSecondMoment);
-    const bool has_own = std::ranges::any_of(files, [](const std::string& file) {
-      return file != kMaster && file != kStep && file != kFirstMoment && file != kSecondMoment;
-    });
+    if (group >= settings_.size()) return;
+    std::set<std::string> states;
+    for (const std::string& file : files) {
+      if (file != kMaster && file != kStep) states.insert(file.substr(0, file.rfind('.')));
+    }
     const bool has_stepped = files.contains(std::string(kStep)) || !common_steps_.empty();
-    const bool is_adam =
-        has_settings_of_adam(settings_[group]) && !has_own && !has_second && has_stepped;
-    if (!has_first && ((has_second && !has_own) || is_adam)) lose_moment(kFirstMoment, group);
-    if (!has_second && is_adam) lose_moment(kSecondMoment, group);
+    for (const std::string_view moment : missing_moments(settings_[group], states, has_stepped))
+      lose_moment(fmt::format("{}.pt", moment), group);
   }
 
-  void lose_moment(const char* file, std::size_t group) {
+  void lose_moment(const std::string& file, std::size_t group) {
     lose_state("*", file,
                fmt::format("no parameter of group {} has it, and an optimizer of these settings "
                            "has it of each",

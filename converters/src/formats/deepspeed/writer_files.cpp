@@ -172,37 +172,27 @@ std::vector<FlatPiece> pieces_of(const SavedRun& run, const std::vector<Slot>& s
   return pieces;
 }
 
-/// Returns the tensor that holds a group's number: that of the first parameter that has one.
-std::optional<TensorIndex> scalar_of(const SavedRun& run, const SinkGroup& group,
-                                     std::string_view name) {
-  for (const std::size_t parameter : group.parameters) {
-    if (const auto tensor = run.model.parameters[parameter].state(name)) return tensor;
+/// Returns the tensors that hold a number of a vector: of a flat one, those of all parameters.
+std::vector<TensorIndex> scalars_of(const SavedRun& run, const FlatVector& vector,
+                                    std::string_view name) {
+  std::vector<TensorIndex> tensors;
+  const auto take = [&](std::size_t parameter) {
+    if (const auto tensor = run.model.parameters[parameter].state(name)) tensors.push_back(*tensor);
+  };
+  if (vector.is_whole) {
+    take(vector.slots.front().parameter);
+  } else {
+    std::ranges::for_each(run.model.groups[vector.group].parameters, take);
   }
-  return std::nullopt;
+  return tensors;
 }
 
 void write_scalars(ArchiveDraft& file, const SavedRun& run, const FlatVector& vector) {
-  const SinkGroup& group = run.model.groups[vector.group];
-  for (const std::string& name : group.scalars) {
-    const auto tensor = vector.is_whole
-                            ? run.model.parameters[vector.slots.front().parameter].state(name)
-                            : scalar_of(run, group, name);
-    if (!tensor) continue;
+  for (const std::string& name : run.model.groups[vector.group].scalars) {
+    const std::vector<TensorIndex> tensors = scalars_of(run, vector, name);
+    if (tensors.empty()) continue;
     file.pickle.str(name);
-    file.tensor(*tensor, run.catalog.tensors[*tensor].dtype);
-  }
-}
-
-/// Marks the numbers of parameters that their group's number expresses.
-void mark_shared_scalars(const SavedRun& run, std::vector<bool>& placed) {
-  for (const SinkGroup& group : run.model.groups) {
-    for (const std::string& name : group.scalars) {
-      const auto first = scalar_of(run, group, name);
-      if (!first || !placed[*first]) continue;
-      for (const std::size_t parameter : group.parameters) {
-        if (const auto tensor = run.model.parameters[parameter].state(name)) placed[*tensor] = true;
-      }
-    }
+    file.number(tensors);
   }
 }
 
@@ -258,6 +248,14 @@ std::vector<std::string> note_filled_states(const SavedRun& run) {
     }
   }
   return notes;
+}
+
+std::string remark_on_wide_weights(const SinkModel& model) {
+  return fmt::format(
+      "DeepSpeed has the weights of a run in one type: its module has {} of them, {} first, "
+      "rounded "
+      "to {}. The optimizer has them as they are, and UniShard reads these",
+      model.wide_weights.size(), quote(model.wide_weights.front()), name_of(model.precision));
 }
 
 }  // namespace
@@ -345,7 +343,6 @@ void write_master(ArchiveDraft& file, const SavedRun& run, const FlatVector& vec
 void add_notes(const SavedRun& run, OutputDraft& draft, bool fills) {
   std::vector<bool> placed(run.catalog.tensors.size());
   for (const torch::Placement& placement : draft.plan.placements) placed[placement.tensor] = true;
-  mark_shared_scalars(run, placed);
   std::unordered_set<std::string_view> is_model;
   for (const ModuleEntry& entry : run.model.module) is_model.insert(entry.fqn);
   for (std::size_t i = 0; i < placed.size(); ++i) {
@@ -358,6 +355,8 @@ void add_notes(const SavedRun& run, OutputDraft& draft, bool fills) {
   std::ranges::move(note_left_out(run.catalog, run.model, draft.plan.left_out),
                     std::back_inserter(notes));
   if (fills) std::ranges::move(note_filled_states(run), std::back_inserter(notes));
+  if (!run.model.wide_weights.empty())
+    draft.plan.remarks.push_back(remark_on_wide_weights(run.model));
 }
 
 bool has_experts(const SavedRun& run) {

@@ -52,12 +52,13 @@ GatheredNames gather(const Catalog& catalog) {
   return all;
 }
 
+bool is_trained_in_16_bits(const TensorInfo& tensor) {
+  return tensor.state == state::kWeights && !tensor.frozen && is_16_bit(tensor.dtype);
+}
+
 DType find_precision(const Catalog& catalog) {
-  for (const TensorInfo& tensor : catalog.tensors) {
-    if (tensor.state == state::kWeights && !tensor.frozen && is_16_bit(tensor.dtype)) {
-      return tensor.dtype;
-    }
-  }
+  const auto narrow = std::ranges::find_if(catalog.tensors, is_trained_in_16_bits);
+  if (narrow != catalog.tensors.end()) return narrow->dtype;
   if (is_set(catalog.config, {"bf16", "enabled"})) return DType::BFloat16;
   if (is_set(catalog.config, {"fp16", "enabled"})) return DType::Float16;
   return DType::Float32;
@@ -71,6 +72,7 @@ class Classifier {
   Classifier(const Catalog& catalog, SinkModel& model) : catalog_(catalog), model_(model) {
     has_masters_ = std::ranges::any_of(
         catalog.tensors, [](const TensorInfo& tensor) { return tensor.state == state::kFp32; });
+    has_16_bit_weights_ = std::ranges::any_of(catalog.tensors, is_trained_in_16_bits);
   }
 
   void add(const std::string& fqn, const Gathered& entry) {
@@ -82,6 +84,10 @@ class Classifier {
     const bool is_trainable = !weights.frozen && is_float(weights.dtype);
     if (is_trainable && (is_known || !has_masters_)) return train(fqn, entry, *entry.weights);
     const bool is_buffer = !weights.frozen && !is_trainable;
+    if (is_buffer && is_known)
+      model_.notes.push_back(
+          fmt::format("{}: that it is trained: DeepSpeed trains no {}, so it is a buffer there",
+                      fqn, name_of(weights.dtype)));
     enter(fqn, is_buffer ? ModuleEntry::Kind::Buffer : ModuleEntry::Kind::Frozen, *entry.weights);
   }
 
@@ -104,7 +110,9 @@ class Classifier {
         {fqn, tensor.shape, tensor.elements(), master, weights, entry.states});
     enter(fqn, ModuleEntry::Kind::Trainable, weights.value_or(master));
     const bool rounds = !entry.weights && model_.precision != DType::Float32;
-    if (rounds) model_.module.back().dtype = model_.precision;
+    if (!rounds) return;
+    model_.module.back().dtype = model_.precision;
+    if (has_16_bit_weights_) model_.wide_weights.push_back(fqn);
   }
 
   static void require_float_state(const TensorInfo& state) {
@@ -117,7 +125,7 @@ class Classifier {
 
   const Catalog& catalog_;
   SinkModel& model_;
-  bool has_masters_ = false;
+  bool has_masters_ = false, has_16_bit_weights_ = false;
 };
 
 void add_aliases(const Catalog& catalog, SinkModel& model) {
@@ -269,6 +277,10 @@ bool is_adam(const SinkGroup& group) {
          std::ranges::all_of(group.states, is_state_of_adam);
 }
 
+bool is_torch_adam(const SinkGroup& group) {
+  return is_adam(group) && !group.settings.contains("use_muon") && !group.counts_in_int();
+}
+
 /// torch's optimizers index their groups without defaults: what a group lacks (one of UniShard's
 /// trainer, one of an older torch) it gets here.
 void complete(SinkGroup& group, const Json& config) {
@@ -333,6 +345,9 @@ void add_groups(const Catalog& catalog, SinkModel& model) {
     find_states(catalog, model, all[g]);
     all[g].settings =
         torch::without_unwritable(all[g].settings, fmt::format("groups.{}", g), model.notes);
+    if (std::string line = is_torch_adam(all[g]) ? note_assumed_settings(all[g].settings, g) : "";
+        !line.empty())
+      model.notes.push_back(std::move(line));
     complete(all[g], catalog.config);
     sort_for_muon(all[g], model);
     model.groups.push_back(std::move(all[g]));

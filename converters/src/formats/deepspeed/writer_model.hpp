@@ -60,6 +60,9 @@ struct SinkModel {
   std::vector<ModuleEntry> module;       ///< in model order
   std::vector<std::pair<std::string, std::size_t>> aliases;  ///< second name -> entry of `module`
   std::vector<std::string> notes;
+  /// Parameters in float32 or float64 beside others in 16 bits, which the module has in 16 bits,
+  /// too.
+  std::vector<std::string> wide_weights;
   bool saves_no_frozen = false;  ///< see kSavesNoFrozen
 
   /// Returns true when the run saves frozen parameters.

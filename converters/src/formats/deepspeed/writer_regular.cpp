@@ -257,7 +257,30 @@ class RegularDraft {
     pickle.end_list();
   }
 
+  /// The files of stage 3 have no weights: those in 16 bits are rounded again from the masters,
+  /// which must be float32.
+  void require_float32_masters() const {
+    const auto& tensors = run_.catalog.tensors;
+    for (const SinkGroup& group : run_.model.groups) {
+      std::vector<TensorIndex> masters, narrow;
+      for (const std::size_t i : group.parameters) {
+        const SinkParameter& parameter = run_.model.parameters[i];
+        masters.push_back(parameter.master);
+        const TensorIndex weights = parameter.weights.value_or(parameter.master);
+        if (size_of(tensors[weights].dtype) == 2) narrow.push_back(weights);
+      }
+      if (narrow.empty() || flat_dtype(run_.catalog, masters) != DType::Float64) continue;
+      raise(
+          ErrorCode::Unsupported,
+          fmt::format("{} is {} in a group with parameters in float64: DeepSpeed has one type for "
+                      "the masters of a group, and from float64 stage 3 gives no 16-bit weights",
+                      tensors[narrow.front()].label(), name_of(tensors[narrow.front()].dtype)),
+          "choose --stage 2, or another format");
+    }
+  }
+
   void stage_3() {
+    require_float32_masters();
     const std::vector<SubGroup> all = sub_groups(run_.model, rules_);
     ModelFile what;
     what.partitioned = what.has_shapes = true;

@@ -102,12 +102,13 @@ Json parameter_names(const SinkModel& model) {
   return groups;
 }
 
-/// Returns the parameters of each group if a group has frozen ones, else null.
+/// Returns the parameters of each group if a group has some that DeepSpeed does not train, frozen
+/// and complex ones, else null.
 Json members_with_frozen(const Catalog& catalog, const SinkModel& model) {
   if (!catalog.groups.is_array()) return {};
   std::unordered_set<std::string_view> frozen;
   for (const ModuleEntry& entry : model.module) {
-    if (entry.kind == ModuleEntry::Kind::Frozen) frozen.insert(entry.fqn);
+    if (entry.kind != ModuleEntry::Kind::Trainable) frozen.insert(entry.fqn);
   }
   Json groups = Json::array();
   bool has_frozen = false;
@@ -154,6 +155,7 @@ Json unishard_section(const Catalog& catalog, const SinkModel& model,
     section[kGroupMembers] = std::move(members);
   if (Json groups = idle_groups(catalog, model, notes); !groups.empty())
     section[kIdleGroups] = std::move(groups);
+  if (!model.wide_weights.empty()) section[kWideWeights] = model.wide_weights;
   if (catalog.stage == 0) section["parameters"] = parameter_names(model);
   return section;
 }

@@ -5,12 +5,15 @@
 #include "unishard/format/error.hpp"
 
 #include "formats/deepspeed/cpu_states.hpp"
+#include "formats/deepspeed/missing_moments.hpp"
 #include "formats/deepspeed/universal_cut.hpp"
 #include "formats/deepspeed/writer_files.hpp"
 
 #include <fmt/format.h>
 
 #include <algorithm>
+#include <set>
+#include <string>
 
 namespace unishard::converters {
 namespace deepspeed_sink {
@@ -52,7 +55,23 @@ class UniversalDraft {
               "write an ordinary DeepSpeed checkpoint instead");
       }
       for (const std::string& name : group.states) check_name(name + ".pt");
+      check_moments(group);
     }
+  }
+
+  static void check_moments(const SinkGroup& group) {
+    std::set<std::string> states;
+    for (const std::string& name : group.states)
+      states.insert(deepspeed::cpu_state_name(group.settings, group.states, name));
+    const auto missing = deepspeed::missing_moments(group.settings, states, true);
+    if (missing.empty()) return;
+    const bool is_number = std::ranges::count(group.scalars, missing.front()) > 0;
+    raise(ErrorCode::Unsupported,
+          fmt::format("{} of the optimizer {}, and a universal checkpoint needs it as a tensor of "
+                      "each parameter's shape",
+                      missing.front(),
+                      is_number ? "is one number of each parameter" : "is not in the checkpoint"),
+          "write an ordinary DeepSpeed checkpoint instead (--to deepspeed)");
   }
 
   /// A parameter's name becomes a folder's name.

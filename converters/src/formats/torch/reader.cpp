@@ -90,8 +90,8 @@ class Collector {
     torch::note_oddities(file, parts.notes);
     for (const std::string& line : tree.opaque)
       parts.notes.push_back(fmt::format("kept as its parts, not as an object: {}", line));
-    for (const std::string& line : tree.left_out)
-      parts.losses.push_back({is_model ? Role::Weight : Role::ClientValue, line});
+    for (const auto& [at, why] : tree.left_out)
+      parts.losses.push_back({is_model ? Role::Weight : Role::ClientValue, at, why});
     for (const std::string& line : tree.attributes)
       parts.losses.push_back({Role::ClientValue, line, torch::kTensorAttributes});
     for (const auto& [name, why] : tree.lost_weights)

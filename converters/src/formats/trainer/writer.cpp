@@ -246,8 +246,12 @@ class Planner {
     p.str("param_groups");
     p.begin_list();
     for (std::size_t g = 0; g < groups.size(); ++g) {
-      Json settings = adam.is_adam(groups[g]) ? adamw_defaults() : Json::object();
-      if (catalog_.groups.is_array()) settings.update(catalog_.groups[g]);
+      const bool is_adam = adam.is_adam(groups[g]);
+      Json settings = is_adam ? adamw_defaults() : Json::object();
+      if (catalog_.groups.is_array()) {
+        settings.update(catalog_.groups[g]);
+        if (is_adam) note(note_assumed_settings(catalog_.groups[g], g));
+      }
       settings = with_tuples(std::move(settings));
       settings["params"] = numbers[g];
       settings.erase("param_names");
@@ -263,6 +267,10 @@ class Planner {
     p.str(kCatalogKey);
     p.str(embedded_text());
     p.end_dict();
+  }
+
+  void note(std::string line) {
+    if (!line.empty()) plan_.notes.push_back(std::move(line));
   }
 
   /// Returns the number of each parameter: its own where all have one, else those of their order.
