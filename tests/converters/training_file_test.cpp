@@ -1074,6 +1074,34 @@ TEST(TrainingFile, AnOptimizerWithListsOfTensorsComesBackWhole) {
         {"param_groups", Json::array({{{"history_size", 2}, {"params", Json::array({0, 1})}}})}}},
       {"epoch", 2}};
   const Json found = through_native(folder, object);
+/// The user's word names the optimizer's parameters, and changes nothing else in a copy.
+TEST(TrainingFile, WithTheUsersWordComesBackWithItsNamesAndKeys) {
+  Json groups = Json::array({{{"lr", 0.1}, {"params", Json::array({0, 1})}}});
+  Json object = {{"epoch", 3},
+                 {"state_dict", {{"module.a", tensor("a")}, {"module.c", tensor("c")}}},
+                 {"optim_state",
+                  {{"state", numbered({{{"m", tensor("a.m")}}, {{"m", tensor("c.m")}}})},
+                   {"param_groups", groups}}}};
+  std::map<std::string, Made> tensors = kTensors;
+  tensors["c"] = {DType::Float32, {2}, {101, 102}};
+  tensors["c.m"] = {DType::Float32, {2}, {103, 104}};
+  const test::TempDir folder;
+  save_torch(folder.path() / "in.pt", object, tensors);
+  const auto source = open_in_order(folder.path() / "in.pt");
+  copy_as("torch", *source, folder.path() / "copy.pt", source->layout());
+  copy_as("native", *source, folder.path() / "between");
+  copy_as("torch", *open_source(posix_storage(), folder.path() / "between"),
+          folder.path() / "back.pt");
+  for (const char* name : {"copy.pt", "back.pt"}) {
+    const auto copy = open_source(posix_storage(), folder.path() / name);
+    EXPECT_EQ(floats(*copy, "c", "m"), (std::vector<float>{103, 104})) << name;
+    const Json written = written_object(folder.path() / name);
+    EXPECT_TRUE(written["state_dict"].contains("module.c")) << name;
+    EXPECT_EQ(written["epoch"], 3) << name;
+    EXPECT_EQ(written["optim_state"]["param_groups"][0]["params"], Json({0, 1})) << name;
+  }
+}
+
   EXPECT_EQ(found["optimizer"].dump(), written_object(folder.path() / "in.pt")["optimizer"].dump());
   EXPECT_EQ(found["epoch"], 2);
 }

@@ -12,6 +12,7 @@
 #include "core/model_tensors.hpp"
 #include "core/wrapped_names.hpp"
 #include "formats/dcp/distributed_tensor.hpp"
+#include "formats/dcp/groups.hpp"
 #include "formats/dcp/key_layout.hpp"
 #include "formats/dcp/keys.hpp"
 #include "formats/dcp/raw_names.hpp"
@@ -315,42 +316,6 @@ bool restore(const std::string& text, const dcp::StateDict& state, dcp::Arrangem
   return true;
 }
 
-/// Returns whether the catalog's group has a tensor for each parameter of the optimizer's.
-bool is_named(const Json& named, const Json& group, const std::set<std::string_view>& fqns) {
-  return group.is_object() && group.contains("params") &&
-         named["params"].size() == group["params"].size() &&
-         std::ranges::all_of(named["params"], [&](const Json& fqn) {
-           return fqns.contains(fqn.get_ref<const std::string&>());
-         });
-}
-
-/// Whether an optimizer's group lists second names of tied weights, of which the file of a copy has
-/// the first.
-bool lists_second_names(const Json& group, const std::set<std::string_view>& second_names) {
-  return std::ranges::any_of(group["param_names"], [&](const Json& name) {
-    return name.is_string() && second_names.contains(name.get_ref<const std::string&>());
-  });
-}
-
-/// Adds the parameters' names to the groups of an optimizer, if the catalog has one for each.
-void list_names(Json& optimizer, const Catalog& catalog) {
-  Json& groups = optimizer["param_groups"];
-  const Json& named = catalog.groups;
-  std::set<std::string_view> fqns;  // of the model: numbered states have no names
-  for (const TensorInfo& tensor : catalog.tensors) {
-    if (is_of_model(tensor)) fqns.insert(tensor.fqn);
-  }
-  bool have_names = groups.is_array() && named.is_array() && groups.size() == named.size();
-  for (std::size_t g = 0; have_names && g < groups.size(); ++g)
-    have_names = is_named(named[g], groups[g], fqns);
-  std::set<std::string_view> seconds;
-  for (const Alias& alias : catalog.aliases) seconds.insert(alias.fqn);
-  for (std::size_t g = 0; have_names && g < groups.size(); ++g) {
-    if (!groups[g].contains("param_names") || lists_second_names(groups[g], seconds))
-      groups[g]["param_names"] = named[g]["params"];
-  }
-}
-
 /// Returns the names of the model's tensors.
 std::vector<std::string> model_names(const Catalog& catalog) {
   std::vector<std::string> names;
@@ -545,7 +510,7 @@ class Reader {
                               const dcp::StateDict& state, const dcp::Arrangement& arranged) {
       Json layout = dcp::describe_keys(state, arranged);
       layout["object"] = *object;
-      if (is_ordered || assumes) list_names(layout["object"], arranged.catalog);
+      if (is_ordered || assumes) dcp::list_names(layout["object"], arranged.catalog);
       return layout;
     };
   }
