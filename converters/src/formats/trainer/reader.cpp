@@ -30,6 +30,7 @@
 #include "formats/trainer/parameter_names.hpp"
 #include "formats/trainer/renamed_names.hpp"
 #include "formats/trainer/trainer_state.hpp"
+#include "formats/trainer/whole_model.hpp"
 #include "reading/completeness.hpp"
 #include "reading/folder_names.hpp"
 #include "reading/model_type.hpp"
@@ -91,6 +92,7 @@ struct ReadModel {
   std::optional<AdapterNaming> adapter_naming = {};  ///< of an adapter's file
   AdapterFileNames adapter_names = {};
   bool splits_experts = false;  ///< which the module has stacked
+  bool has_all_listed = false;  ///< there is an index, and the files have its tensors and no others
 };
 
 bool is_adapter_file(std::string_view name) { return name.starts_with(kAdapterStem); }
@@ -129,9 +131,12 @@ void add_model(StateDictBuilder& builder, Pieces pieces, const ModuleShapes& mod
 }
 
 /// Says where the index of the model and its files differ.
-void compare_with_index(const ListedTensors& listed, StateDictBuilder& builder) {
-  std::ranges::move(listed.missing(), std::back_inserter(builder.out.losses));
-  std::ranges::move(listed.doubts(), std::back_inserter(builder.out.remarks));
+void compare_with_index(const ListedTensors& listed, StateDictBuilder& builder, ReadModel& read) {
+  Losses missing = listed.missing();
+  std::vector<std::string> doubts = listed.doubts();
+  read.has_all_listed = !listed.empty() && missing.empty() && doubts.empty();
+  std::ranges::move(missing, std::back_inserter(builder.out.losses));
+  std::ranges::move(doubts, std::back_inserter(builder.out.remarks));
 }
 
 ReadModel read_safetensors(Storage& storage, const Path& folder, StateDictBuilder& builder,
@@ -158,7 +163,7 @@ ReadModel read_safetensors(Storage& storage, const Path& folder, StateDictBuilde
     }
     std::ranges::move(pieces, std::back_inserter(all));
   }
-  compare_with_index(listed, builder);
+  compare_with_index(listed, builder, read);
   add_model(builder, std::move(all), module, read);
   return read;
 }
@@ -237,7 +242,7 @@ ReadModel read_torch_model(Storage& storage, const Path& folder, StateDictBuilde
     }
     builder.finds_second_keys = false;
   }
-  compare_with_index(listed, builder);
+  compare_with_index(listed, builder, read);
   return read;
 }
 
@@ -438,12 +443,16 @@ class Reader {
     const bool is_trainer = names_.format == file_names(Program::Trainer).format;
     const bool may_be_renamed = is_trainer && config && !is_torch && !read.adapter_naming;
     builder_.out.complete =
-        [progress, number = checkpoint_number(folder_.filename().string()),
+        [&storage = storage_, folder = folder_, type = type.value_or(""),
+         has_index = read.has_all_listed, progress,
+         number = checkpoint_number(folder_.filename().string()),
          is_alone = has_one_process(storage_, folder_), missing = missing_, text = text_,
          naming = read.adapter_naming, splits_experts = read.splits_experts,
          config = may_be_renamed ? *config : std::string(), library = names_.library,
          others = std::move(others)](const dcp::StateDict& state, dcp::Arrangement& arranged) {
           const bool has_own_names = !text.empty() && restore(text, state, arranged);
+          if (has_index || has_all_of_type(type, arranged.catalog))
+            pass_whole_model(storage, folder, arranged);
           if (naming && !has_own_names) record_adapter(arranged.catalog.producer, *naming);
           record_compiled(state, library, arranged);
           if (!others.empty()) arranged.catalog.producer[std::string(kOtherAdapters)] = others;
