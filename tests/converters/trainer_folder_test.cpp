@@ -599,6 +599,21 @@ TEST_F(TrainerFolder, WhoseProgressCannotBeReadSaysSo) {
   }
 }
 
+TEST_F(TrainerFolder, WhoseOptimizerIsAPointerOfGitLfsSaysHowToGetIt) {
+  const Path folder = copied("llama");
+  fs::remove(folder / "optimizer.pt");
+  test::write_file(folder / "optimizer.pt", "version https://git-lfs.github.com/spec/v1\n");
+  EXPECT_THAT(lines_of(open_source(posix_storage(), folder)->losses()),
+              testing::Contains(HasSubstr("run `git lfs pull`")));
+}
+
+TEST_F(TrainerFolder, FromADiskOfMacOsHasNoOtherModels) {
+  const Path folder = copied("llama");
+  for (const char* name : {"model.safetensors", "optimizer.pt", "config.json"})
+    test::write_file(folder / fmt::format("._{}", name), std::string("\0\5\x16\7", 4));
+  EXPECT_THAT(notes_of(*open_source(posix_storage(), folder)), testing::IsEmpty());
+}
+
 TEST_F(TrainerFolder, WithoutItsModelSaysWhichFileIsMissing) {
   const Path folder = copied("llama");
   fs::remove(folder / "model.safetensors");

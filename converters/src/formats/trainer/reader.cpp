@@ -590,7 +590,7 @@ class Reader {
   }
 
   void note_unread() {
-    for (const Entry& entry : storage_.list(folder_)) {
+    for (const Entry& entry : list_content(storage_, folder_)) {
       if (storage_.kind(folder_ / entry.name / ".metadata") == EntryKind::File)
         continue;  // files_beside() names a distributed save
       if (may_hold_states(entry) && std::ranges::count(read_, entry.name) == 0)
