@@ -351,7 +351,9 @@ class Attributor {
     if (parameters.numbers.empty()) return;  // its groups list none
     const auto order_hint = [&] {
       return model.empty() || !fit_by_shape(parameters, model)
-                 ? "no tensors of the model in their order have their shapes"
+                 ? "their shapes fit none or several choices of the model's tensors in its order, "
+                   "so "
+                   "--assume-model-order cannot name them: save with names (param_names)"
                  : "if the optimizer was given the parameters in the model's order, "
                    "--assume-model-order names them";
     };
