@@ -144,5 +144,38 @@ TEST(Attribution, GroupsNameTheParametersOfAnOptimizerWithoutStates) {
   EXPECT_EQ(found.model[0].fqn, "w");
 }
 
+/// A model with a weight, and a parameter that is called as batch norm calls a buffer.
+StateDict with_statistic() {
+  StateDict state;
+  add_tensor(state, "model", "w", {2});
+  add_tensor(state, "model", "norm.running_mean", {3});
+  return state;
+}
+
+TEST(Attribution, StatisticThatTheOptimizerNamesIsTrained) {
+  const StateDict state = with_statistic();
+  const OptimizerClaims optimizer = {
+      .prefix = "optim.",
+      .groups = {{{"params", {0}}, {"param_names", {"norm.running_mean"}}}},
+      .parameters = {{"0", Shape{3}}}};
+  EXPECT_EQ(attribute(state, all_of(state), {optimizer}).fqn_of(0, "0"), "norm.running_mean");
+}
+
+TEST(Attribution, StatisticsAreTrainedWhereTheCountsTellIt) {
+  StateDict state = with_statistic();
+  const OptimizerClaims optimizer = {.prefix = "optim.",
+                                     .groups = {{{"params", {0, 1}}}},
+                                     .parameters = {{"0", Shape{2}}, {"1", Shape{3}}}};
+  const Attribution found = attribute(state, all_of(state), {optimizer});
+  EXPECT_TRUE(found.trains_statistics);
+  EXPECT_EQ(found.fqn_of(0, "1"), "norm.running_mean");
+
+  add_tensor(state, "model", "norm.num_batches_tracked", {});
+  state.tensors.back().dtype = DType::Int64;
+  const Attribution counting = attribute(state, all_of(state), {optimizer});
+  EXPECT_FALSE(counting.trains_statistics) << "of a batch norm";
+  EXPECT_EQ(counting.fqn_of(0, "1"), "state.1");
+}
+
 }  // namespace
 }  // namespace unishard::converters::dcp

@@ -49,6 +49,16 @@ TEST_F(ModelDoubts, LayersThatTheConfigurationHasAreMissed) {
   EXPECT_THAT(doubts(), ElementsAre(HasSubstr("3 layers")));
 }
 
+TEST_F(ModelDoubts, LayersThatAreRunThroughSeveralTimesCountOnce) {
+  for (const char* name : {"H_module.layers.0.a.w", "H_module.layers.1.a.w",
+                           "L_module.layers.0.a.w", "L_module.layers.1.a.w"})
+    add(name);
+  write("config.json", {{"num_hidden_layers", 16}, {"num_layers_per_stack", 2}});
+  EXPECT_THAT(doubts(), IsEmpty());
+  write("config.json", {{"num_hidden_layers", 24}, {"num_layers_per_stack", 3}});
+  EXPECT_THAT(doubts(), ElementsAre(HasSubstr("3 layers, and there are tensors of 2")));
+}
+
 TEST_F(ModelDoubts, ATensorThatAllModelsOfTheTypeHaveIsMissed) {
   for (const char* name : {"model.embed_tokens.weight", "model.layers.0.input_layernorm.weight",
                            "model.layers.0.post_attention_layernorm.weight"})

@@ -140,6 +140,15 @@ TEST(ObjectTree, NamesWhatAModuleHoldsWhereItsStateDictDoesNotLook) {
   EXPECT_THAT(tree.lost_weights[1].second, testing::StartsWith("a quantized tensor"));
 }
 
+/// The older container of torch.save keeps the class of a module with its source.
+TEST(ObjectTree, NamesTheClassOfAModuleThatHasItsSource) {
+  const std::string type =
+      "(" + text("module") + "cm\nM\n" + text("m.py") + text("class M: pass") + "tQ";
+  const std::string fields = dict({{"_parameters", "}"}, {"_buffers", "}"}, {"_modules", "}"}});
+  const auto pickle = parse(type + ")\x81" + fields + "b");
+  EXPECT_EQ(describe(pickle->root(), pickle->bytes().size()).content["name"], "m.M");
+}
+
 TEST(ObjectTree, RefusesVeryManySuchMembers) {
   std::map<std::string, std::string> members;
   for (int i = 0; i < 40; ++i) members[std::to_string(i)] = endless()["shared"];

@@ -538,6 +538,53 @@ TEST_F(ShardedTrainerFolder, WithAValueInATensorsPlaceLacksTheTensor) {
   EXPECT_TRUE(lost->role == Role::Weight && lost->is_broken);
 }
 
+/// An optimizer with numbers may train a module that the Trainer does not save. Whether it is that,
+/// or a weight is missing, is known where config.json tells all that the model has.
+TEST_F(TrainerFolder, WithAWholeModelLacksNoneOfTheParametersOfItsOptimizer) {
+  const Path& folder = temp_.path();
+  std::vector<std::string> names = {"model.embed_tokens.weight", "model.norm.weight",
+                                    "lm_head.weight"};
+  for (const char* layer : {"0", "1"}) {
+    for (const char* norm : {"input_layernorm", "post_attention_layernorm"})
+      names.push_back(fmt::format("model.layers.{}.{}.weight", layer, norm));
+  }
+  std::map<std::string, Made> rows = {{"state", {DType::Float32, {1, 2}, {1, 2}}}};
+  for (const std::string& name : names) rows[name] = rows["state"];
+  Json states = Json::array(), numbers = Json::array();
+  for (std::size_t i = 0; i <= names.size(); ++i) {  // one more than the model has
+    states.push_back(Json::array({i, {{"exp_avg", tensor("state")}}}));
+    numbers.push_back(i);
+  }
+  save_torch(folder / "optimizer.pt",
+             {{"state", {{"$type", "builtins.dict"}, {"pairs", states}}},
+              {"param_groups", Json::array({{{"lr", 0.1}, {"params", numbers}}})}},
+             rows);
+  test::write_file(folder / "trainer_state.json", R"({"global_step": 2})");
+  const auto lost = [&](const std::vector<std::string>& held, const char* type) {
+    Json model = Json::object();
+    for (const std::string& name : held) model[name] = tensor(name);
+    fs::remove(folder / "pytorch_model.bin");
+    save_torch(folder / "pytorch_model.bin", model, rows);
+    test::write_file(folder / "config.json",
+                     Json{{"model_type", type}, {"num_hidden_layers", 2}}.dump());
+    const auto source = open_source(posix_storage(), folder);
+    const bool is_said = std::ranges::any_of(source->remarks(), [](const std::string& line) {
+      return line.find("is of another module") != line.npos;
+    });
+    const bool is_lost = std::ranges::any_of(
+        source->losses(), [](const Loss& loss) { return loss.role == Role::Weight; });
+    EXPECT_NE(is_said, is_lost);
+    return is_lost;
+  };
+  EXPECT_FALSE(lost(names, "llama"));
+  EXPECT_TRUE(lost(names, "one_that_nobody_knows"));
+  for (std::size_t i = 1; i < names.size(); ++i) {  // one of the embeddings is enough
+    std::vector<std::string> held = names;
+    held.erase(held.begin() + static_cast<std::ptrdiff_t>(i));
+    EXPECT_EQ(lost(held, "llama"), names[i] != "lm_head.weight") << names[i];
+  }
+}
+
 TEST_F(TrainerFolder, WhoseProgressCannotBeReadSaysSo) {
   const Path folder = copied("llama");
   test::write_file(
@@ -550,6 +597,21 @@ TEST_F(TrainerFolder, WhoseProgressCannotBeReadSaysSo) {
     EXPECT_TRUE(source->catalog().data_position.is_null()) << broken;
     EXPECT_THAT(notes_of(*source), ElementsAre(HasSubstr("trainer_state.json"))) << broken;
   }
+}
+
+TEST_F(TrainerFolder, WhoseOptimizerIsAPointerOfGitLfsSaysHowToGetIt) {
+  const Path folder = copied("llama");
+  fs::remove(folder / "optimizer.pt");
+  test::write_file(folder / "optimizer.pt", "version https://git-lfs.github.com/spec/v1\n");
+  EXPECT_THAT(lines_of(open_source(posix_storage(), folder)->losses()),
+              testing::Contains(HasSubstr("run `git lfs pull`")));
+}
+
+TEST_F(TrainerFolder, FromADiskOfMacOsHasNoOtherModels) {
+  const Path folder = copied("llama");
+  for (const char* name : {"model.safetensors", "optimizer.pt", "config.json"})
+    test::write_file(folder / fmt::format("._{}", name), std::string("\0\5\x16\7", 4));
+  EXPECT_THAT(notes_of(*open_source(posix_storage(), folder)), testing::IsEmpty());
 }
 
 TEST_F(TrainerFolder, WithoutItsModelSaysWhichFileIsMissing) {

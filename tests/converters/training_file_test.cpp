@@ -9,6 +9,7 @@
 #include "containers/shared_views.hpp"
 #include "containers/torch_file.hpp"
 #include "containers/torch_output.hpp"
+#include "expect.hpp"
 #include "read_source.hpp"
 #include "source_notes.hpp"
 #include "temp_dir.hpp"
@@ -866,6 +867,92 @@ TEST(TrainingFile, AnOptimizerThatWasSavedAsAnObjectIsLostAsAWhole) {
   }
 }
 
+/// Such an optimizer knows its parameters as objects, all of which have the same name here.
+TEST(TrainingFile, StatesOfAnOptimizerThatIsAnObjectHaveNoLinesOfTheirOwn) {
+  for (const std::string outer : {"", "model"}) {
+    const test::TempDir folder;
+    save_object(folder.path() / "in.pt", outer, "optimizer", [](torch::PickleWriter& pickle) {
+      pickle.global("torch.optim.adamw", "AdamW");
+      pickle.new_object();
+      pickle.begin_dict();
+      for (const char* field : {"defaults", "param_groups"}) {
+        pickle.str(field);
+        pickle.begin_dict();
+        pickle.end_dict();
+      }
+      pickle.str("state");
+      pickle.begin_dict();
+      for (int parameter = 0; parameter < 2; ++parameter) {
+        pickle.global("torch._utils", "_rebuild_parameter");
+        pickle.begin_tuple();
+        pickle.tensor(DType::Float32, {2}, "0", 2);
+        pickle.boolean(true);
+        pickle.begin_dict();
+        pickle.end_dict();
+        pickle.end_tuple();
+        pickle.reduce();
+        pickle.begin_dict();
+        pickle.str("exp_avg");
+        pickle.tensor(DType::Float32, {2}, "0", 2);
+        pickle.end_dict();
+      }
+      pickle.end_dict();
+      pickle.end_dict();
+      pickle.build();
+    });
+    const auto source = open_source(posix_storage(), folder.path() / "in.pt");
+    EXPECT_EQ(source->losses().size(), 1u);
+    EXPECT_THAT(source->notes(), testing::IsEmpty());
+    EXPECT_THAT(source->remarks(),
+                testing::Not(testing::Contains(testing::HasSubstr("an object>"))));
+  }
+}
+
+/// The averages of a model's weights are one thing that DeepSpeed's files have no place for.
+TEST(TrainingFile, TensorsOfAValueThatDeepSpeedCannotHoldHaveOneLine) {
+  const test::TempDir folder;
+  const Json groups = Json::array({{{"lr", 0.1}, {"params", Json::array({0, 1})}}});
+  const Json states = numbered({{{"exp_avg", tensor("a.m")}, {"exp_avg_sq", tensor("a.v")}},
+                                {{"exp_avg", tensor("b.m")}, {"exp_avg_sq", tensor("b.m")}}});
+  save_torch(folder.path() / "in.pt",
+             {{"model", {{"a", tensor("a")}, {"b", tensor("b")}}},
+              {"optimizer", {{"state", states}, {"param_groups", groups}}},
+              {"ema", {{"a", tensor("a.v")}, {"b", tensor("b.m")}, {"updates", 7}}}},
+             kTensors);
+  const auto sink =
+      copy_as("deepspeed", *open_in_order(folder.path() / "in.pt"), folder.path() / "out");
+  const auto is_of_average = testing::HasSubstr("client_state.ema");
+  EXPECT_THAT(sink->notes(), testing::Contains(is_of_average).Times(1));
+  EXPECT_THAT(sink->notes(), testing::Contains(testing::HasSubstr("its 2 tensors, for which")));
+}
+
+/// A module may have a state of its own, which is no tensor.
+TEST(TrainingFile, StateOfAModuleIsUnderItsOwnKeyInADcpFolder) {
+  const test::TempDir folder;
+  const Json model = {{"$type", "collections.OrderedDict"},
+                      {"pairs", Json::array({Json::array({"0.w", tensor("a")}),
+                                             Json::array({"0._extra_state", 5})})}};
+  save_torch(folder.path() / "in.pt", {{"model", model}, {"epoch", 1}}, kTensors);
+  const auto sink =
+      copy_as("dcp", *open_source(posix_storage(), folder.path() / "in.pt"), folder.path() / "out");
+  EXPECT_THAT(sink->notes(),
+              testing::Not(testing::Contains(testing::HasSubstr("in unishard.catalog only"))));
+  const std::string metadata = test::read_file(folder.path() / "out" / ".metadata");
+  EXPECT_NE(metadata.find("model.0._extra_state"), metadata.npos);
+}
+
+TEST(TrainingFile, WithoutAnOptimizerIsNoTrainingOfAccelerate) {
+  for (const Json& optimizer : {Json(), Json::object()}) {
+    const test::TempDir folder;
+    save_torch(folder.path() / "in.pt",
+               {{"model", {{"a", tensor("a")}, {"b", tensor("b")}}}, {"optimizer", optimizer}},
+               kTensors);
+    const auto source = open_source(posix_storage(), folder.path() / "in.pt");
+    EXPECT_THAT(test::error_of([&] { copy_as("accelerate", *source, folder.path() / "out"); }),
+                test::Fails(ErrorCode::Unsupported, {"this checkpoint holds no optimizer"}));
+  }
+}
+
 TEST(TrainingFile, ComesBackWithItsOwnKeysFromEveryFormat) {
   const test::TempDir folder;
   const Json groups = Json::array({{{"lr", 0.25}, {"params", Json::array({0, 1})}}});
@@ -1081,6 +1168,34 @@ TEST(TrainingFile, GroupsOfOneParameterEachAreInTheOrderOfTheModel) {
   const auto source = open_in_order(folder.path() / "in.pt");
   EXPECT_EQ(floats(*source, "c", "m"), (std::vector<float>{103, 104}));
   EXPECT_THAT(source->remarks(), testing::ElementsAre(testing::HasSubstr("order of the model")));
+}
+
+/// The user's word names the optimizer's parameters, and changes nothing else in a copy.
+TEST(TrainingFile, WithTheUsersWordComesBackWithItsNamesAndKeys) {
+  Json groups = Json::array({{{"lr", 0.1}, {"params", Json::array({0, 1})}}});
+  Json object = {{"epoch", 3},
+                 {"state_dict", {{"module.a", tensor("a")}, {"module.c", tensor("c")}}},
+                 {"optim_state",
+                  {{"state", numbered({{{"m", tensor("a.m")}}, {{"m", tensor("c.m")}}})},
+                   {"param_groups", groups}}}};
+  std::map<std::string, Made> tensors = kTensors;
+  tensors["c"] = {DType::Float32, {2}, {101, 102}};
+  tensors["c.m"] = {DType::Float32, {2}, {103, 104}};
+  const test::TempDir folder;
+  save_torch(folder.path() / "in.pt", object, tensors);
+  const auto source = open_in_order(folder.path() / "in.pt");
+  copy_as("torch", *source, folder.path() / "copy.pt", source->layout());
+  copy_as("native", *source, folder.path() / "between");
+  copy_as("torch", *open_source(posix_storage(), folder.path() / "between"),
+          folder.path() / "back.pt");
+  for (const char* name : {"copy.pt", "back.pt"}) {
+    const auto copy = open_source(posix_storage(), folder.path() / name);
+    EXPECT_EQ(floats(*copy, "c", "m"), (std::vector<float>{103, 104})) << name;
+    const Json written = written_object(folder.path() / name);
+    EXPECT_TRUE(written["state_dict"].contains("module.c")) << name;
+    EXPECT_EQ(written["epoch"], 3) << name;
+    EXPECT_EQ(written["optim_state"]["param_groups"][0]["params"], Json({0, 1})) << name;
+  }
 }
 
 // bitsandbytes keeps moments in 8 bits, with tables beside them.

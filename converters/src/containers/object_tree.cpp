@@ -644,6 +644,11 @@ ObjectTree describe(Value root, std::uint64_t pickle_bytes) {
   tree.lost_weights = std::move(describer.lost_weights);
   tree.optimizers = std::move(describer.optimizers);
   tree.unregistered = std::move(describer.unregistered);
+  std::erase_if(tree.renamed, [&](const std::string& line) {
+    return std::ranges::any_of(tree.optimizers, [&](const auto& each) {
+      return each.first.empty() || line.starts_with(each.first + ".");
+    });
+  });
   return tree;
 }
 

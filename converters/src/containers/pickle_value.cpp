@@ -170,7 +170,13 @@ std::string Value::global() const {
 
 std::string Value::callable_name() const {
   const Value called = callable();
-  return called.is(NodeKind::Global) ? called.global() : std::string();
+  if (called.is(NodeKind::Global)) return called.global();
+  if (!called.is(NodeKind::Persistent)) return {};
+  // The older container keeps the class of a module with its source: ("module", class, file, text).
+  const Value id = called.args();
+  const bool is_module = id.is_sequence() && id.size() > 1 && id[0].is(NodeKind::Str) &&
+                         id[0].text() == "module" && id[1].is(NodeKind::Global);
+  return is_module ? id[1].global() : std::string();
 }
 
 Value Value::callable() const {

@@ -6,6 +6,7 @@
 #include "unishard/format/limits.hpp"
 #include "unishard/format/memory.hpp"
 
+#include "containers/git_lfs.hpp"
 #include "containers/module_names.hpp"
 #include "containers/plain_objects.hpp"
 
@@ -231,6 +232,8 @@ void TorchFile::refuse_head(const std::string& head) const {
            "the tar container of before torch 0.2; load it with an old torch and save it again");
   }
   if (head.empty()) raise(ErrorCode::Corrupt, fmt::format("{}: the file is empty", name()));
+  if (head.starts_with(kGitLfsBegin))
+    raise(ErrorCode::Unsupported, fmt::format("{} is {}", name(), kGitLfsPointer));
   raise(ErrorCode::Corrupt,
         fmt::format("{}: not a torch.save file (it begins with neither a zip archive nor "
                     "torch's magic number)",

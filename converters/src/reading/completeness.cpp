@@ -9,6 +9,7 @@
 
 #include <algorithm>
 #include <array>
+#include <unordered_set>
 
 namespace unishard::converters {
 namespace {
@@ -182,10 +183,22 @@ void require_whole_index(Storage& storage, const Path& index,
   }
 }
 
+std::vector<Entry> list_content(Storage& storage, const Path& folder) {
+  constexpr std::string_view kAppleDouble = "._";
+  std::vector<Entry> entries = storage.list(folder);
+  std::unordered_set<std::string> names;
+  for (const Entry& entry : entries) names.insert(entry.name);
+  std::erase_if(entries, [&](const Entry& entry) {
+    return entry.name.starts_with(kAppleDouble) &&
+           names.contains(entry.name.substr(kAppleDouble.size()));
+  });
+  return entries;
+}
+
 std::vector<std::string> files_with_suffix(Storage& storage, const Path& folder,
                                            std::span<const std::string_view> suffixes) {
   std::vector<std::string> names;
-  for (const Entry& entry : storage.list(folder)) {
+  for (const Entry& entry : list_content(storage, folder)) {
     const bool fits = std::ranges::any_of(
         suffixes, [&](std::string_view suffix) { return entry.name.ends_with(suffix); });
     // In the Hugging Face cache the files are links.

@@ -67,6 +67,10 @@ inline constexpr std::string_view kOtherIndexHint =
 void require_whole_index(Storage& storage, const Path& index,
                          const std::vector<std::string>& names);
 
+/// Returns what a folder holds, but for AppleDouble files: macOS keeps attributes of "x" in "._x"
+/// where a disk or an archive has no place for them.
+std::vector<Entry> list_content(Storage& storage, const Path& folder);
+
 /// Returns the names of the regular files in a folder that end in one of the suffixes, also those
 /// that links lead to.
 std::vector<std::string> files_with_suffix(Storage& storage, const Path& folder,

@@ -77,6 +77,8 @@ std::vector<std::uint64_t> wanted_of(const SortedJson& config) {
     if (!holds(config, "is_encoder_decoder", true)) return {};
     return {*first, *second};
   }
+  // hrm_text has two stacks, and counts the layers of all rounds through them.
+  if (const auto number = number_at(config, "num_layers_per_stack")) return {*number, *number};
   for (const char* key : kKeys) {
     if (const auto number = number_at(config, key)) return {*number};
   }

@@ -70,6 +70,9 @@ class Attributor {
       claims_.push_back(claims_of(optimizer));
       for (const std::string& name : claims_.back().names)
         claimed_.insert(name.substr(0, name.find('.')));
+      add_trained_statistics(claims_.back().names);
+      add_trained_statistics(claims_.back().listed);
+      add_trained_statistics(listed_names(optimizer.groups));
     }
     const auto has = [&](std::string_view start) {
       return std::ranges::any_of(tensors_,
@@ -95,6 +98,7 @@ class Attributor {
   void use_one_model() {
     take_model(one_model_prefix(out_.remarks));
     const Model model = trainable(out_.model);
+    out_.trains_statistics = trains_statistics(out_.model);
     for (std::size_t o = 0; o < optimizers_.size(); ++o) {
       out_.names.push_back(names_in(o, model, all_trained(), out_.remarks_on_states));
       place_in_part(o, model, out_.names.back(), out_.remarks_on_states);
@@ -208,11 +212,40 @@ class Attributor {
     return is_replica_ ? std::string(without_replica(name)) : name;
   }
 
+  template <class AnyNames>
+  void add_trained_statistics(const AnyNames& names) {
+    for (const std::string& name : names) {
+      if (is_statistic(name)) trained_statistics_.push_back(without_wrappers(name));
+    }
+  }
+
+  /// Whether an optimizer names what would else be a statistic. Its names may begin inside of the
+  /// model.
+  bool is_trained_statistic(std::string_view fqn) const {
+    return std::ranges::any_of(trained_statistics_, [&](const std::string& name) {
+      return fqn == name || (fqn.ends_with(name) && fqn[fqn.size() - name.size() - 1] == '.');
+    });
+  }
+
+  /// Whether the optimizers train as many parameters as the model has tensors, statistics among
+  /// them, and no layer counts batches.
+  bool trains_statistics(const std::vector<Attribution::Parameter>& parameters) const {
+    std::size_t tensors = 0;
+    for (const auto& parameter : parameters) {
+      const bool may_be = may_be_trained(entry(parameter.entry).dtype);
+      if (!may_be && is_statistic(parameter.fqn)) return false;
+      tensors += may_be ? 1u : 0u;
+    }
+    return tensors == all_trained() && !state_.are_parameters_distributed;
+  }
+
   Model trainable(const std::vector<Attribution::Parameter>& parameters) const {
+    const bool are_all_trained = trains_statistics(parameters);
     Model model;
     for (const auto& parameter : parameters) {
       const TensorEntry& tensor = entry(parameter.entry);
-      if (may_be_trained(tensor.dtype) && !is_buffer(state_, tensor, parameter.fqn))
+      if (may_be_trained(tensor.dtype) && (are_all_trained || is_trained_statistic(parameter.fqn) ||
+                                           !is_buffer(state_, tensor, parameter.fqn)))
         model.push_back({parameter.fqn, tensor.shape});
     }
     return model;
@@ -318,7 +351,9 @@ class Attributor {
     if (parameters.numbers.empty()) return;  // its groups list none
     const auto order_hint = [&] {
       return model.empty() || !fit_by_shape(parameters, model)
-                 ? "no tensors of the model in their order have their shapes"
+                 ? "their shapes fit none or several choices of the model's tensors in its order, "
+                   "so "
+                   "--assume-model-order cannot name them: save with names (param_names)"
                  : "if the optimizer was given the parameters in the model's order, "
                    "--assume-model-order names them";
     };
@@ -425,7 +460,8 @@ class Attributor {
     const auto add = [&](const KeyPath& path, const Shape& shape) {
       const std::string prefix = prefix_of(path);
       if (is_averaged_ && prefix == kAverage) return;
-      if (!prefix.empty() && !is_statistic(path.back().text))
+      const std::string& name = path.back().text;
+      if (!prefix.empty() && (is_trained_statistic(name) || !is_statistic(name)))
         models_[prefix].push_back({without_wrappers(path.back().text), shape});
     };
     for (const std::size_t i : tensors_) add(entry(i).path, entry(i).shape);
@@ -494,7 +530,8 @@ class Attributor {
   const std::vector<std::size_t>& tensors_;
   const std::vector<OptimizerClaims>& optimizers_;
   std::vector<Claims> claims_;
-  std::unordered_set<std::string> claimed_;  // first parts of the names in all of them
+  std::unordered_set<std::string> claimed_;      // first parts of the names in all of them
+  std::vector<std::string> trained_statistics_;  // names of parameters, in all of them
   std::string one_prefix_;
   bool is_averaged_ = false;             ///< the state dict of the usual name has averages
   bool is_replica_ = false;              ///< the names of the one model are a replica's

@@ -39,6 +39,8 @@ struct Attribution {
   std::vector<std::size_t> undecided;
   /// The model's files have the names of an adapter's file, which are not those of `model`.
   bool has_adapter_names = false;
+  /// Tensors of the model with usual names of statistics are parameters: the counts tell it.
+  bool trains_statistics = false;
   std::vector<std::string> remarks;
   std::vector<std::string> remarks_on_states;  ///< how their parameters were named
 

@@ -99,7 +99,7 @@ void name_other_files(Storage& storage, const Path& folder, const Metadata& meta
   std::set<std::string> known = {std::string(kMetadataFile)};
   for (const std::string& file : metadata.files) known.insert(Path(file).begin()->string());
   if (is_megatron) known.insert({"common.pt", "metadata.json"});
-  for (const Entry& entry : storage.list(folder)) {
+  for (const Entry& entry : list_content(storage, folder)) {
     if (known.contains(entry.name)) continue;
     const bool is_stale = entry.name.ends_with(kDataSuffix);
     // A rank that had nothing to write leaves one.
@@ -208,7 +208,7 @@ void name_missing_schedules(Storage& storage, const Path& path, StateDictBuilder
 void read_beside(Storage& storage, const Path& path, const std::vector<Path>& read,
                  StateDictBuilder& builder) {
   const std::optional<std::string> schedule = schedule_file(storage, path);
-  for (const Entry& entry : storage.list(path)) {
+  for (const Entry& entry : list_content(storage, path)) {
     const Path at = path / entry.name;
     if (std::ranges::count(read, at) > 0) continue;
     if (entry.name == schedule) {

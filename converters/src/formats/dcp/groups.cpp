@@ -1,8 +1,13 @@
 #include "formats/dcp/groups.hpp"
 
 #include "containers/pickle_json.hpp"
+#include "core/model_tensors.hpp"
 
 #include <fmt/format.h>
+
+#include <algorithm>
+#include <set>
+#include <string_view>
 
 namespace unishard::converters::dcp {
 
@@ -65,6 +70,46 @@ std::vector<Json> GroupCollector::groups(std::size_t index) const {
     if (!group.contains("params") || !group["params"].is_array()) group["params"] = Json::array();
   }
   return out;
+}
+
+namespace {
+
+/// Returns whether the catalog's group has a tensor for each parameter of the optimizer's.
+bool is_named(const Json& named, const Json& group, const std::set<std::string_view>& fqns) {
+  return group.is_object() && group.contains("params") &&
+         named["params"].size() == group["params"].size() &&
+         std::ranges::all_of(named["params"], [&](const Json& fqn) {
+           return fqns.contains(fqn.get_ref<const std::string&>());
+         });
+}
+
+/// Whether an optimizer's group lists second names of tied weights, of which the file of a copy has
+/// the first.
+bool lists_second_names(const Json& group, const std::set<std::string_view>& second_names) {
+  return std::ranges::any_of(group["param_names"], [&](const Json& name) {
+    return name.is_string() && second_names.contains(name.get_ref<const std::string&>());
+  });
+}
+
+}  // namespace
+
+bool list_names(Json& optimizer, const Catalog& catalog) {
+  Json& groups = optimizer["param_groups"];
+  const Json& named = catalog.groups;
+  std::set<std::string_view> fqns;  // of the model: numbered states have no names
+  for (const TensorInfo& tensor : catalog.tensors) {
+    if (is_of_model(tensor)) fqns.insert(tensor.fqn);
+  }
+  bool have_names = groups.is_array() && named.is_array() && groups.size() == named.size();
+  for (std::size_t g = 0; have_names && g < groups.size(); ++g)
+    have_names = is_named(named[g], groups[g], fqns);
+  std::set<std::string_view> seconds;
+  for (const Alias& alias : catalog.aliases) seconds.insert(alias.fqn);
+  for (std::size_t g = 0; have_names && g < groups.size(); ++g) {
+    if (!groups[g].contains("param_names") || lists_second_names(groups[g], seconds))
+      groups[g]["param_names"] = named[g]["params"];
+  }
+  return have_names;
 }
 
 }  // namespace unishard::converters::dcp

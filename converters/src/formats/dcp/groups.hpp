@@ -1,6 +1,7 @@
 #pragma once
 // Collects the parameter groups of a state dict's optimizers: nested, flattened by parameter, or as
 // one object.
+#include "unishard/format/catalog.hpp"
 #include "unishard/format/json.hpp"
 
 #include "formats/dcp/keys.hpp"
@@ -36,5 +37,10 @@ void drop_tensors(Json& group, std::size_t number, std::vector<std::string>& not
 
 /// Returns `value` with {"$type": "tuple"} replaced by plain arrays, at any depth.
 Json without_tuples(Json value);
+
+/// Adds the names of the parameters ("param_names") to the groups of an optimizer's state_dict().
+/// Returns false, and changes nothing, unless the catalog has groups like these, with a name of the
+/// model for each parameter.
+bool list_names(Json& optimizer, const Catalog& catalog);
 
 }  // namespace unishard::converters::dcp

@@ -447,6 +447,9 @@ void StateDictBuilder::add_described(std::string key, const KeyPath& path, torch
         {Role::ClientValue, fmt::format("{}.{}", key, line), torch::kUnregistered});
   for (const std::string& line : tree.renamed)
     out.notes.push_back(fmt::format("renamed: {}.{}", key, line));
+  // An optimizer that is an object knows its parameters by no names.
+  const bool is_optimizer = !tree.optimizers.empty() && tree.optimizers.front().first.empty();
+  if (is_optimizer && key.find('.') == key.npos) out.values.insert(key);
   auto& objects = is_tensor || holds_only_tensors(tree.content) ? out.tensor_objects : out.objects;
   objects.push_back({key, path, std::move(tree.content)});
 }

@@ -487,7 +487,9 @@ class Arranger {
       }
       const TensorEntry& tensor = entry(parameter.entry);
       const bool is_weight =
-          has_states || (may_be_trained(tensor.dtype) && !is_buffer(state_, tensor, parameter.fqn));
+          has_states ||
+          (may_be_trained(tensor.dtype) &&
+           (group_of_.contains(parameter.fqn) || !is_buffer(state_, tensor, parameter.fqn)));
       add(parameter.entry, parameter.fqn, is_weight ? state::kWeights : state::kBuffer,
           is_weight && !has_states &&
               (is_trained || (is_told && !group_of_.contains(parameter.fqn))));
@@ -599,7 +601,7 @@ class Arranger {
     for (const Parameter& parameter : model_) {
       const TensorEntry& tensor = entry(parameter.entry);
       if (may_be_trained(tensor.dtype) && element_count(tensor.shape) > 0 &&
-          !is_statistic(parameter.fqn))
+          (attribution_.trains_statistics || !is_statistic(parameter.fqn)))
         shapes.model.push_back(tensor.shape);
     }
     for (const std::size_t i : extras_) shapes.elsewhere.push_back(entry(i).shape);

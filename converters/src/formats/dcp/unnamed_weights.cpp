@@ -62,7 +62,7 @@ UnnamedWeights find_unnamed_weights(const TrainedShapes& shapes) {
       elements_of(shapes.numbered) <= elements_of(shapes.model))
     return {.remark = text + ": the optimizer trains another module too, or weights are missing"};
   return {.loss = Loss{.role = Role::Weight,
-                       .name = "a parameter without a name",
+                       .name = std::string(kUnnamedWeight),
                        .why = text + ", unless the optimizer trains a module that was not saved",
                        .is_broken = true}};
 }

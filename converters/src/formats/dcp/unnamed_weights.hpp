@@ -6,9 +6,13 @@
 
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace unishard::converters::dcp {
+
+/// The name of the loss.
+inline constexpr std::string_view kUnnamedWeight = "a parameter without a name";
 
 /// The shapes of what an optimizer trains and of what there is.
 struct TrainedShapes {

@@ -411,12 +411,14 @@ class Planner {
     return params;
   }
 
-  /// The states of an optimizer that is kept as a value.
-  static bool holds_tensors_by_number(const Json& value) {
+  /// A dict of tensors that is kept as a value: the states of an optimizer, which have numbers, or
+  /// a model of which a module has a state of its own.
+  static bool holds_tensors_by_key(const Json& value) {
     return value.is_object() && value.contains("pairs") && value["pairs"].is_array() &&
            !torch::tensors_in(value).empty() &&
            std::ranges::all_of(value["pairs"], [](const Json& pair) {
-             return pair.is_array() && pair.size() == 2 && pair[0].is_number_integer();
+             return pair.is_array() && pair.size() == 2 &&
+                    (pair[0].is_number_integer() || pair[0].is_string());
            });
   }
 
@@ -438,9 +440,9 @@ class Planner {
     } else if (value.is_array() && !std::ranges::all_of(value, is_plain)) {
       for (std::size_t i = 0; i < value.size(); ++i)
         add_client_state(value[i], extended(path, {std::to_string(i), true}));
-    } else if (holds_tensors_by_number(value)) {
+    } else if (holds_tensors_by_key(value)) {
       for (const Json& pair : value["pairs"])
-        add_client_state(pair[1], extended(path, {pair[0].dump(), false}));
+        add_client_state(pair[1], extended(path, {key_text(pair[0]), false}));
     } else {
       add_writable_object(path, value);
     }

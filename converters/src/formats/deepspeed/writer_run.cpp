@@ -3,6 +3,7 @@
 #include "unishard/converters/cut_patterns.hpp"
 #include "unishard/converters/optimizer_scalars.hpp"
 #include "unishard/converters/parameter_groups.hpp"
+#include "unishard/format/error.hpp"
 
 #include "containers/pickle_json.hpp"
 #include "core/file_records.hpp"
@@ -14,7 +15,10 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <iterator>
+#include <map>
 #include <unordered_set>
+#include <utility>
 
 namespace unishard::converters::deepspeed_sink {
 namespace {
@@ -207,6 +211,33 @@ bool is_other_part(const std::string& key, const Json& value) {
          !torch::tensors_in(value).empty();
 }
 
+/// Ends the line about a tensor in the client state.
+constexpr std::string_view kNoPlace = "is a tensor, for which DeepSpeed's files have no place";
+
+/// Returns the lines with one that counts for all tensors of a value, such as the averages of a
+/// model's weights.
+std::vector<std::string> with_counted_tensors(const std::vector<std::string>& lines) {
+  constexpr std::size_t kStart = std::string_view("client_state.").size();
+  const auto value_of = [](const std::string& line) {
+    return line.substr(0, line.find_first_of(".:", kStart));
+  };
+  std::map<std::string, std::size_t> counts;
+  for (const std::string& line : lines) {
+    if (line.ends_with(kNoPlace)) ++counts[value_of(line)];
+  }
+  std::vector<std::string> counted;
+  for (const std::string& line : lines) {
+    const std::string value = value_of(line);
+    if (!line.ends_with(kNoPlace) || counts[value] == 1) {
+      counted.push_back(line);
+    } else if (const std::size_t count = std::exchange(counts[value], 0); count > 0) {
+      counted.push_back(fmt::format("{}: its {} tensors, for which DeepSpeed's files have no place",
+                                    value, count));
+    }
+  }
+  return counted;
+}
+
 Json client_state(const Catalog& catalog, const SinkModel& model, std::vector<std::string>& notes,
                   std::map<std::string, torch::InlineTensor>& tensors) {
   Json client = Json::object();
@@ -225,12 +256,15 @@ Json client_state(const Catalog& catalog, const SinkModel& model, std::vector<st
   const Json own = unishard_section(catalog, model, notes);
   if (!own.empty()) client["unishard"] = own;
   tensors = torch::take_inline_tensors(client);
-  return torch::without_unwritable(client, "client_state", notes,
-                                   [&](torch::PickleWriter& pickle, const std::string& name) {
-                                     if (!tensors.contains(name))
-                                       return torch::refuse_tensor(pickle, name);
-                                     pickle.none();
-                                   });
+  std::vector<std::string> dropped;
+  Json kept = torch::without_unwritable(
+      client, "client_state", dropped, [&](torch::PickleWriter& pickle, const std::string& name) {
+        if (!tensors.contains(name))
+          raise(ErrorCode::Unsupported, fmt::format("{} {}", quote(name), kNoPlace));
+        pickle.none();
+      });
+  std::ranges::move(with_counted_tensors(dropped), std::back_inserter(notes));
+  return kept;
 }
 
 void count_progress(const Catalog& catalog, RunFacts& run) {

@@ -1,6 +1,7 @@
 #include "formats/torch/file_arrangement.hpp"
 
 #include "core/file_records.hpp"
+#include "formats/dcp/groups.hpp"
 
 #include <algorithm>
 #include <set>
@@ -13,16 +14,17 @@ using dcp::KeyPath;
 constexpr std::size_t kMostKeys = 1024, kMostParts = 4;
 
 /// Calls `take` with each key and value of a dict or list.
-template <class Take>
-void each_child(const Json& value, const Take& take) {
+template <class AnyJson, class Take>
+void each_child(AnyJson& value, const Take& take) {
   if (value.is_array()) {
     for (std::size_t i = 0; i < value.size(); ++i)
       take(dcp::PathPart{std::to_string(i), true}, value[i]);
   } else if (value.is_object() && !value.contains("$type")) {
-    for (const auto& [key, child] : value.items()) take(dcp::PathPart{key, false}, child);
+    for (auto& [key, child] : value.items()) take(dcp::PathPart{key, false}, child);
   } else if (value.is_object() && value.contains("pairs")) {
-    for (const Json& pair : value["pairs"]) {
-      if (pair[0].is_string()) take(dcp::PathPart{pair[0].get<std::string>(), false}, pair[1]);
+    for (AnyJson& pair : value["pairs"]) {
+      if (pair[0].is_string())
+        take(dcp::PathPart{pair[0].template get<std::string>(), false}, pair[1]);
     }
   }
 }
@@ -32,11 +34,12 @@ bool is_optimizer(const Json& value) {
          value["param_groups"].is_array();
 }
 
-void find_optimizers(const Json& value, const KeyPath& path,
-                     std::vector<std::pair<KeyPath, const Json*>>& found) {
+template <class AnyJson>
+void find_optimizers(AnyJson& value, const KeyPath& path,
+                     std::vector<std::pair<KeyPath, AnyJson*>>& found) {
   if (is_optimizer(value)) return found.push_back({path, &value});
   if (path.size() == kMostParts || value.size() > kMostKeys) return;
-  each_child(value, [&](const dcp::PathPart& part, const Json& child) {
+  each_child(value, [&](const dcp::PathPart& part, AnyJson& child) {
     KeyPath longer = path;
     longer.push_back(part);
     find_optimizers(child, longer, found);
@@ -101,6 +104,13 @@ bool starts_with(const KeyPath& path, const KeyPath& start) {
 }
 
 }  // namespace
+
+bool name_parameters(Json& object, const Catalog& catalog) {
+  std::vector<std::pair<KeyPath, Json*>> optimizers;
+  find_optimizers(object, {}, optimizers);
+  return optimizers.empty() ||
+         (optimizers.size() == 1 && dcp::list_names(*optimizers.front().second, catalog));
+}
 
 Json describe_arrangement(const Json& object, const dcp::StateDict& state,
                           const dcp::Arrangement& arrangement) {

@@ -28,6 +28,10 @@ struct FileArrangement {
 Json describe_arrangement(const Json& object, const dcp::StateDict& state,
                           const dcp::Arrangement& arrangement);
 
+/// Adds the catalog's names of the parameters to the optimizer in the object of a file. Returns
+/// false, and changes nothing, where it has no name for each, or there are several optimizers.
+bool name_parameters(Json& object, const Catalog& catalog);
+
 /// Returns the arrangement of the file from which a catalog comes, and the usual one where none, or
 /// none that can be used, is recorded.
 FileArrangement arrangement_of(const Catalog& catalog);

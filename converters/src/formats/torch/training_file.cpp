@@ -4,6 +4,7 @@
 #include "containers/pickle_json.hpp"
 #include "core/file_records.hpp"
 #include "formats/dcp/key_layout.hpp"
+#include "formats/dcp/keys.hpp"
 #include "formats/dcp/training_object.hpp"
 #include "formats/torch/file_arrangement.hpp"
 #include "formats/torch/recorded_file.hpp"
@@ -36,6 +37,28 @@ std::optional<double> steps_of_lightning(const Json& object) {
   return is_count ? std::optional(steps.get<double>()) : std::nullopt;
 }
 
+/// Whether the numbers of the optimizer got no names.
+bool is_undecided(const Catalog& catalog) {
+  return std::ranges::any_of(catalog.groups, [](const Json& group) {
+    return std::ranges::any_of(group["params"], [](const Json& name) {
+      return name.is_string() && dcp::is_numbered(name.get_ref<const std::string&>());
+    });
+  });
+}
+
+/// Returns the keys of a file and its `object`, with {"$tensor": key} for each tensor; null where a
+/// copy of the object would lose names: those that the user's word gives the numbers of an
+/// optimizer, or those of a tied weight, whose copies are one tensor with the first of them.
+Json layout_of(Json object, const dcp::StateDict& state, const dcp::Arrangement& arrangement) {
+  const bool is_told = state.assumes_model_order && !is_undecided(arrangement.catalog);
+  if (is_told && !name_parameters(object, arrangement.catalog)) return {};
+  const auto is_later = [](const auto& copy) { return copy.first < copy.second; };
+  if (std::ranges::any_of(arrangement.copies, is_later)) return {};
+  Json layout = dcp::describe_keys(state, arrangement);
+  layout["object"] = std::move(object);
+  return layout;
+}
+
 }  // namespace
 
 dcp::StateDict read_training_file(Storage& storage, const TorchFile& file) {
@@ -49,26 +72,13 @@ dcp::StateDict read_training_file(Storage& storage, const TorchFile& file) {
   builder.out.step = steps_of_lightning(*object);
   note_oddities(file, builder.out.notes);
   find_emptied_weights(*object, {}, builder.out.losses);
-  const auto layout = [object](const dcp::StateDict& state, const dcp::Arrangement& arrangement) {
-    Json described = dcp::describe_keys(state, arrangement);
-    described["object"] = *object;  // with {"$tensor": key} for each tensor
-    return described;
+  builder.out.layout = [object](const dcp::StateDict& state, const dcp::Arrangement& arrangement) {
+    return layout_of(*object, state, arrangement);
   };
-  // The object numbers parameters: a copy of it would lose the names that the user's word gives.
-  // Copies of a tied weight are one tensor in a copy of it, which has the first of their names.
-  const auto would_rename = [](const dcp::StateDict& state, const dcp::Arrangement& arrangement) {
-    return state.assumes_model_order ||
-           std::ranges::any_of(arrangement.copies,
-                               [](const auto& copy) { return copy.first < copy.second; });
-  };
-  builder.out.layout = [=](const dcp::StateDict& state, const dcp::Arrangement& arrangement) {
-    return would_rename(state, arrangement) ? Json() : layout(state, arrangement);
-  };
-  builder.out.complete = [=](const dcp::StateDict& state, dcp::Arrangement& arrangement) {
+  builder.out.complete = [object](const dcp::StateDict& state, dcp::Arrangement& arrangement) {
     Json places = describe_arrangement(*object, state, arrangement);
-    std::string text = would_rename(state, arrangement)
-                           ? std::string()
-                           : text_of_file(layout(state, arrangement), arrangement.catalog);
+    const Json layout = layout_of(*object, state, arrangement);
+    std::string text = layout.is_null() ? "" : text_of_file(layout, arrangement.catalog);
     if (!text.empty()) places[kTorchObject] = std::move(text);
     arrangement.catalog.producer[std::string(kTorchArrangement)] = std::move(places);
   };

@@ -141,8 +141,8 @@ void plan_single_file(const Catalog& catalog, const Json& layout, const Path& ou
     return finish();
   if (torch::had_several_parts(catalog))
     plan.notes.emplace_back(
-        "the arrangement of the torch.save file that was read: its models and optimizers are "
-        "written as one model and one optimizer");
+        "the arrangement of the torch.save file that was read: all is written as one model and one "
+        "optimizer under the usual keys, with the names that this program gives the parameters");
   const NameMap names = tensors_by_name(catalog);
   const bool is_object =
       catalog.client_state.is_object() && catalog.client_state.contains("object");

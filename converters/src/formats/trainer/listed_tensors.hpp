@@ -18,6 +18,8 @@ class ListedTensors {
   /// `listed` is empty where there is no index.
   ListedTensors(Path index, WeightMap listed);
 
+  /// Returns whether there is no index.
+  bool empty() const { return listed_.empty(); }
   void add_tensor(const std::string& name, const std::string& file) { held_[name].insert(file); }
   /// Adds a name whose value is no tensor.
   void add_other(const std::string& name) { others_.insert(name); }

@@ -12,6 +12,7 @@
 #include "core/model_tensors.hpp"
 #include "core/wrapped_names.hpp"
 #include "formats/dcp/distributed_tensor.hpp"
+#include "formats/dcp/groups.hpp"
 #include "formats/dcp/key_layout.hpp"
 #include "formats/dcp/keys.hpp"
 #include "formats/dcp/raw_names.hpp"
@@ -29,6 +30,7 @@
 #include "formats/trainer/parameter_names.hpp"
 #include "formats/trainer/renamed_names.hpp"
 #include "formats/trainer/trainer_state.hpp"
+#include "formats/trainer/whole_model.hpp"
 #include "reading/completeness.hpp"
 #include "reading/folder_names.hpp"
 #include "reading/model_type.hpp"
@@ -90,6 +92,7 @@ struct ReadModel {
   std::optional<AdapterNaming> adapter_naming = {};  ///< of an adapter's file
   AdapterFileNames adapter_names = {};
   bool splits_experts = false;  ///< which the module has stacked
+  bool has_all_listed = false;  ///< there is an index, and the files have its tensors and no others
 };
 
 bool is_adapter_file(std::string_view name) { return name.starts_with(kAdapterStem); }
@@ -128,9 +131,12 @@ void add_model(StateDictBuilder& builder, Pieces pieces, const ModuleShapes& mod
 }
 
 /// Says where the index of the model and its files differ.
-void compare_with_index(const ListedTensors& listed, StateDictBuilder& builder) {
-  std::ranges::move(listed.missing(), std::back_inserter(builder.out.losses));
-  std::ranges::move(listed.doubts(), std::back_inserter(builder.out.remarks));
+void compare_with_index(const ListedTensors& listed, StateDictBuilder& builder, ReadModel& read) {
+  Losses missing = listed.missing();
+  std::vector<std::string> doubts = listed.doubts();
+  read.has_all_listed = !listed.empty() && missing.empty() && doubts.empty();
+  std::ranges::move(missing, std::back_inserter(builder.out.losses));
+  std::ranges::move(doubts, std::back_inserter(builder.out.remarks));
 }
 
 ReadModel read_safetensors(Storage& storage, const Path& folder, StateDictBuilder& builder,
@@ -157,7 +163,7 @@ ReadModel read_safetensors(Storage& storage, const Path& folder, StateDictBuilde
     }
     std::ranges::move(pieces, std::back_inserter(all));
   }
-  compare_with_index(listed, builder);
+  compare_with_index(listed, builder, read);
   add_model(builder, std::move(all), module, read);
   return read;
 }
@@ -236,7 +242,7 @@ ReadModel read_torch_model(Storage& storage, const Path& folder, StateDictBuilde
     }
     builder.finds_second_keys = false;
   }
-  compare_with_index(listed, builder);
+  compare_with_index(listed, builder, read);
   return read;
 }
 
@@ -313,42 +319,6 @@ bool restore(const std::string& text, const dcp::StateDict& state, dcp::Arrangem
                     std::back_inserter(arranged.remarks));
   arranged.catalog = std::move(saved);
   return true;
-}
-
-/// Returns whether the catalog's group has a tensor for each parameter of the optimizer's.
-bool is_named(const Json& named, const Json& group, const std::set<std::string_view>& fqns) {
-  return group.is_object() && group.contains("params") &&
-         named["params"].size() == group["params"].size() &&
-         std::ranges::all_of(named["params"], [&](const Json& fqn) {
-           return fqns.contains(fqn.get_ref<const std::string&>());
-         });
-}
-
-/// Whether an optimizer's group lists second names of tied weights, of which the file of a copy has
-/// the first.
-bool lists_second_names(const Json& group, const std::set<std::string_view>& second_names) {
-  return std::ranges::any_of(group["param_names"], [&](const Json& name) {
-    return name.is_string() && second_names.contains(name.get_ref<const std::string&>());
-  });
-}
-
-/// Adds the parameters' names to the groups of an optimizer, if the catalog has one for each.
-void list_names(Json& optimizer, const Catalog& catalog) {
-  Json& groups = optimizer["param_groups"];
-  const Json& named = catalog.groups;
-  std::set<std::string_view> fqns;  // of the model: numbered states have no names
-  for (const TensorInfo& tensor : catalog.tensors) {
-    if (is_of_model(tensor)) fqns.insert(tensor.fqn);
-  }
-  bool have_names = groups.is_array() && named.is_array() && groups.size() == named.size();
-  for (std::size_t g = 0; have_names && g < groups.size(); ++g)
-    have_names = is_named(named[g], groups[g], fqns);
-  std::set<std::string_view> seconds;
-  for (const Alias& alias : catalog.aliases) seconds.insert(alias.fqn);
-  for (std::size_t g = 0; have_names && g < groups.size(); ++g) {
-    if (!groups[g].contains("param_names") || lists_second_names(groups[g], seconds))
-      groups[g]["param_names"] = named[g]["params"];
-  }
 }
 
 /// Returns the names of the model's tensors.
@@ -473,12 +443,16 @@ class Reader {
     const bool is_trainer = names_.format == file_names(Program::Trainer).format;
     const bool may_be_renamed = is_trainer && config && !is_torch && !read.adapter_naming;
     builder_.out.complete =
-        [progress, number = checkpoint_number(folder_.filename().string()),
+        [&storage = storage_, folder = folder_, type = type.value_or(""),
+         has_index = read.has_all_listed, progress,
+         number = checkpoint_number(folder_.filename().string()),
          is_alone = has_one_process(storage_, folder_), missing = missing_, text = text_,
          naming = read.adapter_naming, splits_experts = read.splits_experts,
          config = may_be_renamed ? *config : std::string(), library = names_.library,
          others = std::move(others)](const dcp::StateDict& state, dcp::Arrangement& arranged) {
           const bool has_own_names = !text.empty() && restore(text, state, arranged);
+          if (has_index || has_all_of_type(type, arranged.catalog))
+            pass_whole_model(storage, folder, arranged);
           if (naming && !has_own_names) record_adapter(arranged.catalog.producer, *naming);
           record_compiled(state, library, arranged);
           if (!others.empty()) arranged.catalog.producer[std::string(kOtherAdapters)] = others;
@@ -545,7 +519,7 @@ class Reader {
                               const dcp::StateDict& state, const dcp::Arrangement& arranged) {
       Json layout = dcp::describe_keys(state, arranged);
       layout["object"] = *object;
-      if (is_ordered || assumes) list_names(layout["object"], arranged.catalog);
+      if (is_ordered || assumes) dcp::list_names(layout["object"], arranged.catalog);
       return layout;
     };
   }
@@ -616,7 +590,7 @@ class Reader {
   }
 
   void note_unread() {
-    for (const Entry& entry : storage_.list(folder_)) {
+    for (const Entry& entry : list_content(storage_, folder_)) {
       if (storage_.kind(folder_ / entry.name / ".metadata") == EntryKind::File)
         continue;  // files_beside() names a distributed save
       if (may_hold_states(entry) && std::ranges::count(read_, entry.name) == 0)

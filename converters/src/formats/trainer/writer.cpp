@@ -143,7 +143,7 @@ class Planner {
   [[noreturn]] void refuse_model_alone() const {
     bool is_set_aside = false;
     for (const auto& [key, value] : catalog_.client_state.items())
-      is_set_aside |= key.starts_with("optim");
+      is_set_aside |= key.starts_with("optim") && value.is_structured() && !value.empty();
     raise(ErrorCode::Unsupported,
           is_set_aside ? "nothing tells for certain of which parameters the states of its "
                          "optimizers are, which are kept as values: no training could go on from "
