@@ -26,6 +26,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <functional>
 #include <iostream>
 #include <map>
 #include <set>
@@ -1033,24 +1034,43 @@ TEST(Dcp, AFileOfAnotherKindInTheOptimizersPlaceIsLost) {
 }
 
 /// accelerate stores model and optimizer in a folder each, one after the other.
-TEST(Dcp, AnUnfinishedPartOfAccelerateIsRefusedByName) {
+TEST(Dcp, AnUnfinishedModelOfAccelerateIsRefusedByName) {
   SKIP_WITHOUT_FIXTURES();
-  for (const char* part : {"pytorch_model_fsdp_0", "optimizer_0"}) {
+  const test::TempDir work;
+  const Path folder = copy_of(work, "accelerate_fsdp2_sharded_w2"),
+             part = folder / "pytorch_model_fsdp_0";
+  std::filesystem::remove(part / ".metadata");
+  EXPECT_EQ(probe(posix_storage(), folder).format, "dcp");
+  EXPECT_THAT(error_of([&] { open_source(posix_storage(), folder); }),
+              Fails(ErrorCode::Corrupt,
+                    {"pytorch_model_fsdp_0", "data files and no .metadata: the save did not"}));
+  for (const auto& file : std::filesystem::directory_iterator(part)) std::filesystem::remove(file);
+  EXPECT_THAT(error_of([&] { open_source(posix_storage(), folder); }),
+              Fails(ErrorCode::Corrupt,
+                    {"pytorch_model_fsdp_0", "has no .metadata: the save did not finish"}));
+}
+
+TEST(Dcp, ADamagedOptimizerFolderLeavesTheModel) {
+  SKIP_WITHOUT_FIXTURES();
+  using Damage = std::function<void(const Path&)>;
+  const std::vector<std::pair<std::string, Damage>> damages = {
+      {"data files and no .metadata",
+       [](const Path& folder) { std::filesystem::remove(folder / ".metadata"); }},
+      {"__0_0.distcp is missing",
+       [](const Path& folder) { std::filesystem::remove(folder / "__0_0.distcp"); }},
+      {".metadata", [](const Path& folder) { write_file(folder / ".metadata", ""); }}};
+  for (const auto& [words, damage] : damages) {
     const test::TempDir work;
     const Path folder = copy_of(work, "accelerate_fsdp2_sharded_w2");
-    std::filesystem::remove(folder / part / ".metadata");
-    EXPECT_EQ(probe(posix_storage(), folder).format, "dcp") << part;
-    EXPECT_THAT(error_of([&] { open_source(posix_storage(), folder); }),
-                Fails(ErrorCode::Corrupt, {part, "data files and no .metadata: the save did not"}));
-    for (const auto& file : std::filesystem::directory_iterator(folder / part))
-      std::filesystem::remove(file);
-    EXPECT_THAT(error_of([&] { open_source(posix_storage(), folder); }),
-                Fails(ErrorCode::Corrupt, {part, "has no .metadata: the save did not finish"}));
+    damage(folder / "optimizer_0");
+    const auto source = open_source(posix_storage(), folder);
+    const Losses losses = source->losses();
+    const auto found = std::ranges::find(losses, "optimizer_0", &Loss::name);
+    ASSERT_NE(found, losses.end()) << words;
+    EXPECT_TRUE(found->role == Role::Optimizer && found->is_broken) << words;
+    EXPECT_THAT(found->why, HasSubstr(words));
+    EXPECT_FALSE(source->catalog().tensors.empty()) << words;
   }
-  const test::TempDir work;
-  const Path folder = copy_of(work, "accelerate_fsdp1_local_w2");
-  std::filesystem::remove(folder / "optimizer_0/.metadata");
-  EXPECT_THAT(refusal(folder).what(), HasSubstr("optimizer_0 has data files and no .metadata"));
 }
 
 /// accelerate saves the adapter of a PEFT model under the names of its file.

@@ -971,6 +971,26 @@ TEST_F(TrainerFolder, ParametersOfASecondOptimizerAreNotFrozen) {
   EXPECT_TRUE(source->catalog().tensors[*source->catalog().find("b", state::kWeights)].frozen);
 }
 
+TEST_F(TrainerFolder, WithNothingInAWeightsPlaceLacksIt) {
+  const Path folder = temp_.path() / "emptied";
+  fs::create_directory(folder);
+  save_torch(
+      folder / "pytorch_model.bin",
+      {{"h.a", tensor("a")}, {"h.b", tensor("b")}, {"h.c", tensor("c")}, {"h.gone", nullptr}},
+      {{"a", {DType::Float32, {2}, {1, 2}}},
+       {"b", {DType::Float32, {3}, {3, 4, 5}}},
+       {"c", {DType::Float32, {1}, {6}}}});
+  save_torch(folder / "optimizer.bin",
+             {{"state", with_number_keys({{"momentum_buffer", tensor("m")}})},
+              {"param_groups", Json::array({{{"lr", 0.5}, {"params", Json::array({0})}}})}},
+             {{"m", {DType::Float32, {2}, {1, 1}}}});
+  const Losses losses = open_source(posix_storage(), folder)->losses();
+  const auto found = std::ranges::find(losses, Role::Weight, &Loss::role);
+  ASSERT_NE(found, losses.end());
+  EXPECT_THAT(found->name, HasSubstr("h.gone"));
+  EXPECT_THAT(found->why, HasSubstr("nothing (None) in the place of a tensor"));
+}
+
 TEST_F(TrainerFolder, WithoutItsFirstModelIsDamaged) {
   SKIP_WITHOUT_FIXTURES();
   const Path folder = temp_.path() / "second_alone";

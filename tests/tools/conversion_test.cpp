@@ -216,6 +216,14 @@ class Described final : public converters::Source {
   Catalog catalog_;
 };
 
+TEST(RenameRules, ReferToGroupsThatTheExpressionHas) {
+  EXPECT_EQ(parse_rename("^(a)\\.(b)=$2.$1").to, "$2.$1");
+  EXPECT_THAT(test::error_of([] { parse_rename("^embed\\.(.*)=wte.\\1"); }),
+              test::Fails(ErrorCode::InvalidArgument, {"refers to a group by \\1"}));
+  EXPECT_THAT(test::error_of([] { parse_rename("^embed\\.(.*)=wte.$2"); }),
+              test::Fails(ErrorCode::InvalidArgument, {"the group $2", "has 1"}));
+}
+
 TEST(ConversionPlan, WeightsOnlySaysWhatIsOfAnotherModel) {
   Described source;
   source.add("a", state::kWeights);

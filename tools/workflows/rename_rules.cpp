@@ -5,7 +5,10 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <iterator>
+#include <string>
+#include <string_view>
 
 namespace unishard::tools {
 namespace {
@@ -111,11 +114,38 @@ std::vector<RenameRule> Renamer::unused(std::size_t first) const {
   return rules;
 }
 
+namespace {
+
+/// Throws: InvalidArgument for a reference to a group in another syntax, or to one that the
+/// expression does not have.
+void require_groups(const RenameRule& rule, std::size_t groups) {
+  constexpr std::string_view kDigits = "0123456789";
+  for (std::size_t at = 0; at + 1 < rule.to.size(); ++at) {
+    const std::string_view digits = std::string_view(rule.to).substr(at + 1, 2);
+    const std::size_t length = std::min(digits.find_first_not_of(kDigits), digits.size());
+    if (length == 0) continue;
+    if (rule.to[at] == '\\')
+      raise(ErrorCode::InvalidArgument,
+            fmt::format("--rename: {} refers to a group by \\{}", unishard::quote(rule.to),
+                        digits.substr(0, length)),
+            "write $1 for what the first group (...) matches");
+    if (rule.to[at] == '$' && std::stoul(std::string(digits.substr(0, length))) > groups)
+      raise(ErrorCode::InvalidArgument,
+            fmt::format("--rename: {} refers to the group ${}, and {} has {}",
+                        unishard::quote(rule.to), digits.substr(0, length),
+                        unishard::quote(rule.from), groups),
+            "each group is an expression in parentheses");
+  }
+}
+
+}  // namespace
+
 void require_expression(const RenameRule& rule) {
   if (rule.from.empty())
     raise(ErrorCode::InvalidArgument, "--rename: an empty text is no regular expression");
   try {
     const std::regex check(rule.from);
+    require_groups(rule, check.mark_count());
   } catch (const std::regex_error&) {
     raise(ErrorCode::InvalidArgument,
           fmt::format("--rename: {} is not a regular expression", unishard::quote(rule.from)));

@@ -5,6 +5,7 @@
 #include "unishard/format/error.hpp"
 #include "unishard/format/storage.hpp"
 
+#include <algorithm>
 #include <array>
 #include <optional>
 #include <string>
@@ -30,7 +31,7 @@ Losses broken_files(Storage& storage, const Path& folder, bool is_model_folder);
 Loss damaged(Role role, std::string name, const Error& error);
 
 /// Runs `read`, which reads what a model does not need, and returns whether it ended well. What is
-/// damaged, or of a kind that is not read, is lost under `name`.
+/// damaged, of a kind that is not read, too large, or closed to this user is lost under `name`.
 /// Throws: the other errors of `read`.
 template <class Read>
 bool read_or_lose(Losses& losses, Role role, std::string name, const Read& read) {
@@ -38,7 +39,9 @@ bool read_or_lose(Losses& losses, Role role, std::string name, const Read& read)
     read();
     return true;
   } catch (const Error& error) {
-    if (error.code() != ErrorCode::Corrupt && error.code() != ErrorCode::Unsupported) throw;
+    constexpr std::array kLost = {ErrorCode::Corrupt, ErrorCode::Unsupported, ErrorCode::Io,
+                                  ErrorCode::MemoryLimit};
+    if (std::ranges::count(kLost, error.code()) == 0) throw;
     losses.push_back(damaged(role, std::move(name), error));
     return false;
   }

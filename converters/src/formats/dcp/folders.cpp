@@ -15,6 +15,7 @@
 #include "formats/dcp/safetensors_pieces.hpp"
 #include "formats/dcp/schedule_files.hpp"
 #include "formats/dcp/state_files.hpp"
+#include "reading/broken_files.hpp"
 #include "reading/completeness.hpp"
 
 #include <fmt/format.h>
@@ -67,20 +68,23 @@ bool has_sharded_safetensors(Storage& storage, const Path& folder) {
 }
 
 /// Returns the first folder of the model or optimizer that accelerate numbered, finished or not.
-/// Throws: Corrupt when it is not number 0: paired with what is there, it would be another's.
-std::optional<Path> numbered_folder(Storage& storage, const Path& path, std::string_view start) {
+std::optional<Path> first_folder(Storage& storage, const Path& path, std::string_view start) {
   std::map<std::uint64_t, Path> folders;
   for (const Entry& entry : storage.list(path)) {
     if (entry.kind != EntryKind::Directory || !entry.name.starts_with(start)) continue;
     const std::string number = entry.name.substr(start.size());
     if (is_number(number)) folders.emplace(std::stoull(number), path / entry.name);
   }
-  if (folders.empty()) return std::nullopt;
-  const auto& [number, first] = *folders.begin();
-  if (number == 0) return first;
+  return folders.empty() ? std::nullopt : std::optional(folders.begin()->second);
+}
+
+/// Throws: Corrupt when it is not number 0: paired with what is there, it would be another's.
+std::optional<Path> numbered_folder(Storage& storage, const Path& path, std::string_view start) {
+  auto first = first_folder(storage, path, start);
+  if (!first || std::stoull(first->filename().string().substr(start.size())) == 0) return first;
   raise(ErrorCode::Corrupt,
         fmt::format("{}: {}0 is missing, and {} is there", path.string(), start,
-                    first.filename().string()),
+                    first->filename().string()),
         "bring the folder back, or name the other folder itself");
 }
 
@@ -223,9 +227,14 @@ void read_beside(Storage& storage, const Path& path, const std::vector<Path>& re
   add_likely_steps(storage, path, builder);
 }
 
-void read_accelerate(Storage& storage, const Path& path, StateDictBuilder& builder) {
+void read_accelerate(Storage& storage, const Path& path, StateDictBuilder& builder,
+                     bool has_optimizer) {
   std::vector<Path> read;
   for (const std::string_view start : {kModelFolder, kOptimizerFolder}) {
+    if (start == kOptimizerFolder && !has_optimizer) {
+      if (auto lost = first_folder(storage, path, start)) read.push_back(*std::move(lost));
+      continue;
+    }
     const auto folder = numbered_folder(storage, path, start);
     if (!folder && start == kOptimizerFolder && schedule_file(storage, path))
       builder.out.losses.push_back({.role = Role::SideFile,
@@ -261,12 +270,15 @@ std::vector<Path> rank_shards(Storage& storage, const Path& folder) {
   return files_ending(storage, folder, ".safetensors");
 }
 
-void read_all_rank_files(Storage& storage, const Path& path, StateDictBuilder& builder) {
+void read_all_rank_files(Storage& storage, const Path& path, StateDictBuilder& builder,
+                         bool has_optimizer) {
   std::vector<Path> read = read_rank_files(storage, path, builder);
   // accelerate's LOCAL_STATE_DICT stores the model in files of the ranks, the optimizer in a
   // folder.
-  if (const auto optimizer = numbered_folder(storage, path, kOptimizerFolder)) {
-    read_folder(storage, *optimizer, builder);
+  const auto optimizer = has_optimizer ? numbered_folder(storage, path, kOptimizerFolder)
+                                       : first_folder(storage, path, kOptimizerFolder);
+  if (optimizer) {
+    if (has_optimizer) read_folder(storage, *optimizer, builder);
     read.push_back(*optimizer);
   }
   read_beside(storage, path, read, builder);
@@ -460,13 +472,15 @@ bool holds_checkpoint(Storage& storage, const Path& path) {
   return layout == Layout::Folder || layout == Layout::RankLocal;
 }
 
-StateDict read_state_dict(Storage& storage, const Path& path, const OpenOptions& options,
-                          const LikeModel* like) {
+namespace {
+
+/// Reads all but the folder of the optimizer where `has_optimizer` is false.
+StateDict read_layout(Storage& storage, const Path& path, const OpenOptions& options,
+                      const LikeModel* like, Layout layout, bool has_optimizer) {
   StateDictBuilder builder(storage);
   builder.from_rank = options.from_rank;
   builder.out.assumes_model_order = options.assume_model_order;
   builder.like = like;
-  const Layout layout = find_layout(storage, path);
   switch (layout) {
     case Layout::Folder:
       read_one_folder(storage, path, builder);
@@ -478,13 +492,13 @@ StateDict read_state_dict(Storage& storage, const Path& path, const OpenOptions&
       read_rank_local(storage, path, builder);
       break;
     case Layout::Accelerate:
-      read_accelerate(storage, path, builder);
+      read_accelerate(storage, path, builder, has_optimizer);
       break;
     case Layout::WholeFiles:
       read_whole_files(storage, path, builder);
       break;
     case Layout::RankFiles:
-      read_all_rank_files(storage, path, builder);
+      read_all_rank_files(storage, path, builder, has_optimizer);
       break;
     case Layout::Nanotron:
       read_nanotron(storage, find_nanotron(storage, path).value_or(path), builder);
@@ -507,6 +521,30 @@ StateDict read_state_dict(Storage& storage, const Path& path, const OpenOptions&
   if (has_data_files(layout))
     std::ranges::move(doubts_about_copied_files(state), std::back_inserter(state.remarks));
   return state;
+}
+
+}  // namespace
+
+StateDict read_state_dict(Storage& storage, const Path& path, const OpenOptions& options,
+                          const LikeModel* like) {
+  const Layout layout = find_layout(storage, path);
+  Losses losses;
+  std::optional<StateDict> state;
+  const auto read = [&](bool has_optimizer) {
+    state = read_layout(storage, path, options, like, layout, has_optimizer);
+  };
+  // A model needs no optimizer, which accelerate saves in a folder of its own.
+  const bool may_lack = layout == Layout::Accelerate || layout == Layout::RankFiles;
+  const std::optional<Path> optimizer =
+      may_lack ? first_folder(storage, path, kOptimizerFolder) : std::nullopt;
+  if (!optimizer) {
+    read(true);
+  } else if (!read_or_lose(losses, Role::Optimizer, optimizer->filename().string(),
+                           [&] { read(true); })) {
+    read(false);
+    std::ranges::move(losses, std::back_inserter(state->losses));
+  }
+  return *std::move(state);
 }
 
 }  // namespace unishard::converters::dcp

@@ -731,7 +731,22 @@ class Arranger {
       const bool is_all = role == Role::State && !has_states && !is_set_aside(lost.key);
       out_.losses.push_back({is_all ? Role::Optimizer : role, lost.key, lost.why, lost.shape});
     }
-    for (const ObjectEntry& object : state_.objects) add_unread_data(object);
+    for (const ObjectEntry& object : state_.objects) {
+      add_unread_data(object);
+      add_emptied_weights(object);
+    }
+  }
+
+  /// Names what is no tensor in a state dict of the model, unless the reader of the file has.
+  void add_emptied_weights(const ObjectEntry& object) {
+    Losses found;
+    torch::find_emptied_weights(object.value, object.key, found);
+    for (Loss& weight : found) {
+      const bool is_known = std::ranges::count(out_.losses, weight.name, &Loss::name) > 0 ||
+                            std::ranges::count(state_.losses, weight.name, &Loss::name) > 0;
+      if (!is_known && !is_value(state_, object.key) && is_of_model(weight.name, {}))
+        out_.losses.push_back(std::move(weight));
+    }
   }
 
   /// The weights of a model at the top level are tensors; an array there, or inside of a value

@@ -89,7 +89,7 @@ class Planner {
   /// longer what that folder held.
   bool plan_as_it_was(const Json& layout) {
     const auto contents = dcp::KeyedContents::match(layout, catalog_);
-    if (!contents) return false;
+    if (!contents || !layout.contains("objects")) return false;
     std::set<std::string> inside;  // keys of tensors that lie in objects
     std::vector<std::optional<Json>> objects;
     std::vector<std::string> notes;
