@@ -876,6 +876,18 @@ TEST(Dcp, BytesWithoutANameAreNoted) {
               testing::Contains(HasSubstr("bytes that the metadata gives no name")));
 }
 
+/// A file of safetensors items has a table of its own.
+TEST(Dcp, TensorsOfATableThatTheMetadataLacksAreNoted) {
+  SKIP_WITHOUT_FIXTURES();
+  const Path folder = fixtures() / "torch/dcp_safetensors_items_w2/checkpoint";
+  dcp::Metadata metadata = dcp::read_metadata(posix_storage(), folder / ".metadata");
+  EXPECT_THAT(read_by(folder, metadata).out.notes, testing::IsEmpty());
+  metadata.order.erase(metadata.tensors.front().key);
+  metadata.tensors.erase(metadata.tensors.begin());
+  EXPECT_THAT(read_by(folder, metadata).out.notes,
+              testing::Contains(HasSubstr("bytes that the metadata gives no name")));
+}
+
 /// As a file system leaves them where a write was lost.
 TEST(Dcp, AnObjectOfZerosIsDamage) {
   const test::TempDir work;

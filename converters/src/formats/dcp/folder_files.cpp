@@ -48,6 +48,7 @@ std::uint32_t FolderFiles::add_chunk(const StoredTensor& tensor, const StoredChu
           fmt::format("{} does not hold its chunk at ({})", files_[chunk.item.file].name(),
                       fmt::join(chunk.box.offsets, ", ")));
   }
+  named_[chunk.item.file].insert(tensor.key);
   return items.add(piece->second.view);
 }
 
@@ -59,6 +60,9 @@ void FolderFiles::check_places(const Path& folder, const Metadata& metadata, boo
   for (const auto& [file, taken] : taken_) {
     const bool has_own_table = pieces_.contains(file);
     if (!has_own_table && has_unnamed_bytes(file)) incomplete.insert(file);
+  }
+  for (const auto& [file, pieces] : pieces_) {
+    if (has_unnamed_pieces(file)) incomplete.insert(file);
   }
   for (const Shared& shared : shared_) {
     const std::string what =
@@ -79,6 +83,15 @@ void FolderFiles::check_places(const Path& folder, const Metadata& metadata, boo
           fmt::format("{} has bytes that the metadata gives no name: an item that is not read",
                       files_[file].name()));
   }
+}
+
+/// A file with a table of its own names its tensors, which the metadata may have lost.
+bool FolderFiles::has_unnamed_pieces(std::uint32_t file) const {
+  const auto named = named_.find(file);
+  return std::ranges::any_of(pieces_.at(file), [&](const auto& piece) {
+    const bool is_named = named != named_.end() && named->second.contains(piece.first);
+    return !is_named && piece.second.box.elements() > 0;
+  });
 }
 
 /// A link could lead out of the folder, so links are not followed.

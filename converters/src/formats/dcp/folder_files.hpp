@@ -11,6 +11,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -47,11 +48,13 @@ class FolderFiles {
   Path checked_path(Storage& storage, const Path& folder, const std::string& relative);
   void claim(const StoredItem& item, const std::string& key);
   bool has_unnamed_bytes(std::uint32_t file) const;
+  bool has_unnamed_pieces(std::uint32_t file) const;
 
   std::vector<torch::Window> files_;
   std::map<std::uint32_t, std::map<std::uint64_t, Taken>> taken_;  // by the begin of the item
   std::vector<Shared> shared_;
   std::map<std::uint32_t, std::map<std::string, SafetensorsPiece>> pieces_;
+  std::map<std::uint32_t, std::set<std::string>> named_;  // keys of pieces that were added
   std::map<std::string, std::map<std::string, EntryKind>> listings_;
 };
 
