@@ -609,6 +609,22 @@ TEST(RankFiles, CopiesAreCompared) {
       Fails(ErrorCode::InvalidArgument, {"rank 5 has no copy"}));
 }
 
+TEST(RankFiles, HaveStatesOfRandomGeneratorsOfTheirOwn) {
+  const TempDir temp;
+  for (const int rank : {0, 1}) {
+    const Json content = {{"model", {{"a.weight", tensor("a")}, {"a.bias", tensor("b")}}},
+                          {"cpu_rng", tensor("rng")}};
+    save_torch(temp.path() / fmt::format("model_world_size_2_rank_{}.pt", rank), content,
+               {{"a", {DType::Float32, {2}, {1, 2}}},
+                {"b", {DType::Float32, {1}, {3}}},
+                {"rng", {DType::Float32, {2}, {5, static_cast<float>(rank)}}}});
+  }
+  const auto source = open(temp.path());
+  EXPECT_THAT(floats_of(*source, "a.weight"), ElementsAre(1, 2));
+  EXPECT_THAT(source->notes(),
+              testing::Contains(HasSubstr("\"cpu_rng\" differs on ranks 0 and 1: that of rank 0")));
+}
+
 TEST(RankFiles, ARankIsChosenOnlyWhereRanksHaveCopies) {
   const TempDir temp;
   save_vectors(temp.path() / "x.safetensors", {{"a", {1}}});

@@ -32,6 +32,12 @@ bool is_step(const TensorEntry& tensor) {
   return tensor.key.find("state.") != std::string::npos && tensor.key.ends_with(".step");
 }
 
+/// Whether each rank has a state of its own there: of random generators.
+bool is_of_rank(const TensorEntry& tensor) {
+  const std::string_view root = std::string_view(tensor.key).substr(0, tensor.key.find('.'));
+  return root.find("rng") != root.npos || root.find("random") != root.npos;
+}
+
 void require_one_save(const std::string& where, const std::vector<Difference>& differences) {
   const auto step = std::ranges::find_if(
       differences, [](const Difference& each) { return is_step(*each.tensor); });
@@ -81,6 +87,10 @@ class Settlement {
   }
 
   void finish() const {
+    for (const Difference& each : of_ranks_)
+      state_.notes.push_back(fmt::format("{} differs on ranks {} and {}: that of rank {} was read",
+                                         unishard::quote(each.tensor->key), each.first, each.other,
+                                         from_rank_.value_or(each.first)));
     require_one_save(where_, differences_);
     if (!differences_.empty() && !from_rank_) refuse(where_, differences_);
     if (!differences_.empty())
@@ -95,8 +105,9 @@ class Settlement {
     const auto other = std::ranges::find_if(
         copies.subspan(1), [&](const Chunk& copy) { return !is_equal(tensor, first, copy); });
     if (other == copies.end()) return first;
-    if (differences_.empty() || differences_.back().tensor != &tensor)
-      differences_.push_back({&tensor, first.rank, other->rank});
+    auto& differences = is_of_rank(tensor) ? of_ranks_ : differences_;
+    if (differences.empty() || differences.back().tensor != &tensor)
+      differences.push_back({&tensor, first.rank, other->rank});
     if (!from_rank_) return first;
     const auto wanted = std::ranges::find(copies, *from_rank_, &Chunk::rank);
     if (wanted != copies.end()) return *wanted;
@@ -115,7 +126,7 @@ class Settlement {
   StateDict& state_;
   const std::optional<std::uint32_t> from_rank_;
   const std::string& where_;
-  std::vector<Difference> differences_;
+  std::vector<Difference> differences_, of_ranks_;
 };
 
 }  // namespace
