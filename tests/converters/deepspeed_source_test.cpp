@@ -1573,6 +1573,19 @@ TEST(DeepSpeedContradictions, StatesOnNvmeWithTheBytesOfAnotherAreSaid) {
   EXPECT_THAT(doubts(both), testing::Not(testing::Contains(is_copy))) << "equal gradients";
 }
 
+TEST(DeepSpeedSource, ARunThatExcludedItsFrozenParametersSaysSo) {
+  SKIP_WITHOUT_FIXTURES();
+  const auto remarks = [](const char* run) {
+    return open_source(posix_storage(), fixtures() / "deepspeed" / run / "checkpoint")->remarks();
+  };
+  const auto says_so = testing::Contains(testing::HasSubstr("exclude_frozen_parameters"));
+  EXPECT_THAT(remarks("stage2_exclude_frozen"), says_so);
+  EXPECT_THAT(remarks("stage3_exclude_frozen"), says_so);
+  EXPECT_THAT(remarks("stage2_two_groups_frozen_tied"), testing::Not(says_so));
+  EXPECT_THAT(remarks("stage3_w2"), testing::Not(says_so));
+  EXPECT_THAT(remarks("stage1_w2"), testing::Not(says_so));
+}
+
 TEST(DeepSpeedContradictions, SquaresOnNvmeAreNotNegative) {
   SKIP_WITHOUT_FIXTURES();
   const Copy copy("stage3_nvme_swapped");

@@ -258,6 +258,8 @@ ModelFile read_model_file(const TorchFile& file, bool placeholders, Notes& notes
   if (const auto shapes = present(root, "frozen_param_shapes")) {
     model.frozen_shapes = named_shapes(*shapes);
     model.lists_frozen = true;
+  } else if (root.is_dict() && root.find("frozen_param_shapes")) {
+    model.excludes_frozen = true;
   }
   model.frozen_fragments = read_frozen(file, root, notes);
   read_aliases(root, placeholders, model);

@@ -19,7 +19,8 @@ struct ModelFile {
   std::optional<std::vector<std::string>> buffer_names;  ///< nullopt before 0.5.0
   std::optional<ShapeGroups> param_shapes;               ///< per flat group; nullopt at stage 0
   std::vector<NamedShape> frozen_shapes;
-  bool lists_frozen = false;  ///< frozen_param_shapes is there, be it empty
+  bool lists_frozen = false;     ///< frozen_param_shapes is there, be it empty
+  bool excludes_frozen = false;  ///< it is None: the run saved none, or did not partition gradients
   std::vector<NamedView> frozen_fragments;
   std::vector<std::pair<std::string, std::string>> aliases;  ///< second name, first name
   std::optional<std::uint64_t> world_size;

@@ -149,6 +149,11 @@ class RankReader {
     name_cpu_states(parameters_, catalog().groups, notes_);
     check_ties(model_, parameters_, notes_);
     doubt_module(model_, parameters_, notes_);
+    if (model_.excludes_frozen && first.stage >= 2)
+      parts_.remarks.emplace_back(
+          "the run was saved without frozen parameters (exclude_frozen_parameters): where the "
+          "model "
+          "has some, they are in no file here, and come from where the training began");
     assemble({&model_, &parameters_, &frozen_, is_sliced, true}, parts_, notes_);
   }
 
