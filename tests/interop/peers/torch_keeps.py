@@ -307,7 +307,8 @@ def odd_members_rows(unishard, folder, row):
     loaded = torch.load(folder / "odd.out.pt", weights_only=False)
     if loaded.pop("deep", None) != {"child": {}}:
         row("torch.save odd members", ["the levels near the root are gone"])
-    found = differences(state, loaded) + [f"{key} is not named" for key in ("trainer", "loop", "deep") if f"{key}: " not in said and f'"{key}": ' not in said]
+    named = {key: (f"{key}: ", f'"{key}": ', f'"{key}.') for key in ("trainer", "loop", "deep")}
+    found = differences(state, loaded) + [f"{key} is not named" for key, words in named.items() if not any(each in said for each in words)]
     row("torch.save odd members", found if loaded.get("lists", {}).default_factory is list else [*found, "the factory is gone"])
 
 
