@@ -42,10 +42,10 @@ void compare_names(Value dict, Value modules, std::vector<Pair>& found) {
   }
   constexpr std::size_t kMost = 8;  // a state dict whose names were changed afterwards has more
   if (strange.size() > kMost) return;
-  for (const auto& [name, module] : strange) {
+  for (const Pair& pair : strange) {
     const auto alike = std::ranges::find_if(
-        names, [&](std::string_view each) { return differ_in_one(each, module); });
-    if (alike != names.end()) found.emplace_back(name, *alike);
+        names, [&](std::string_view each) { return differ_in_one(each, pair.second); });
+    if (alike != names.end()) found.emplace_back(pair.first, *alike);
   }
 }
 

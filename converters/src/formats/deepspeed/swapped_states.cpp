@@ -101,12 +101,12 @@ class Doubts {
   explicit Doubts(const std::vector<SwappedState>& states) {
     for (const SwappedState& state : states) {
       if (state.parameters.empty()) continue;
-      Ending ending(state);
+      const Ending ending(state);
       SubGroup& group = groups_[{state.group, state.rank}];
       if (ending.is_master()) {
-        group.master = std::move(ending);
+        group.master = ending;
       } else {
-        group.moments.push_back(std::move(ending));
+        group.moments.push_back(ending);
       }
     }
   }
