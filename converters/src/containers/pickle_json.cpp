@@ -500,6 +500,10 @@ class Pruner {
 
 }  // namespace
 
+bool is_numpy_scalar(const Json& value) {
+  return value.is_object() && value.value("name", Json()) == "numpy.core.multiarray.scalar";
+}
+
 bool is_numpy_array(const Json& value) {
   if (!value.is_object() || value.value("$type", Json()) != "object") return false;
   const Json name = value.value("name", Json());
@@ -584,11 +588,6 @@ const Json* items_of(const Json& value) {
   const bool is_tuple = value.is_object() && value.value("$type", Json()) == "tuple" &&
                         value.contains("items") && value["items"].is_array();
   return is_tuple ? &value["items"] : nullptr;
-}
-
-bool is_numpy_scalar(const Json& value) {
-  const Json name = value.is_object() ? value.value("name", Json()) : Json();
-  return name == "numpy.core.multiarray.scalar";
 }
 
 /// Whether it is what a tensor may have been replaced by: other members of a state dict, such as an

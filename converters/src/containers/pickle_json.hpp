@@ -37,6 +37,8 @@ std::unique_ptr<Pickle> pickle_of(const Json& value, std::string_view what);
 /// A WriteTensor for places in which tensors do not matter: writes None.
 void write_none(PickleWriter& pickle, const std::string& name);
 
+/// Returns true for one number of numpy.
+bool is_numpy_scalar(const Json& value);
 /// Returns true for an array of numpy.
 bool is_numpy_array(const Json& value);
 /// Returns true for numbers that are no tensor here: an array of numpy, a storage of torch.

@@ -72,8 +72,7 @@ Loss loss_of(const std::string& line, std::size_t known) {
 }  // namespace
 
 std::optional<Json> number_of_numpy(const Json& value) {
-  if (!value.is_object() || value.value("name", Json()) != "numpy.core.multiarray.scalar")
-    return std::nullopt;
+  if (!is_numpy_scalar(value)) return std::nullopt;
   try {
     const Json& dtype = value.at("args").at(0);
     const Json& bytes = value.at("args").at(1);

@@ -22,6 +22,11 @@ namespace {
 
 constexpr std::size_t kNamed = 4;
 
+/// Returns the folder with those of the ranks.
+std::string folder_of(const std::string& file) {
+  return Path(file).parent_path().parent_path().string();
+}
+
 /// Returns the folder of a rank and the file in it.
 std::string short_name(const std::string& file) {
   const Path path = file;
@@ -160,8 +165,8 @@ class Doubts {
     lines.push_back(fmt::format(
         "{}: {} files of states on NVMe {}: so does a copy that was cut and kept its size: {}{}; "
         "copy the folder again from the nodes that wrote it",
-        Path(files.front()).parent_path().parent_path().string(), files.size(), what,
-        fmt::join(named, ", "), more == 0 ? "" : fmt::format(" and {} more", more)));
+        folder_of(files.front()), files.size(), what, fmt::join(named, ", "),
+        more == 0 ? "" : fmt::format(" and {} more", more)));
   }
 
   std::map<std::pair<std::size_t, std::uint32_t>, SubGroup> groups_;
@@ -211,7 +216,7 @@ std::optional<std::string> doubt_about_copies(const std::vector<SwappedState>& s
   return fmt::format(
       "{}: files of states on NVMe may be copies, since they have the bytes of another state: {}; "
       "copy the folder again from the nodes that wrote it",
-      Path(states.front().file).parent_path().parent_path().string(), first_names(named));
+      folder_of(states.front().file), first_names(named));
 }
 
 std::optional<std::string> doubt_about_squares(const std::vector<SwappedState>& states) {
@@ -233,7 +238,7 @@ std::optional<std::string> doubt_about_squares(const std::vector<SwappedState>& 
       "{}: files of squares on NVMe hold negative numbers, and may be another state's: {}; copy "
       "the "
       "folder again from the nodes that wrote it",
-      Path(states.front().file).parent_path().parent_path().string(), first_names(named));
+      folder_of(states.front().file), first_names(named));
 }
 
 std::vector<std::string> doubts_about_zeros(const std::vector<SwappedState>& states) {
